@@ -79,10 +79,17 @@ def check_named_files_exist() -> None:
     """Check the files that commands and documents name. One had been renamed."""
     named = ["CONTRIBUTING.md", ".ci/run", ".conda/recipe.yaml"]
     named += [str(p.relative_to(ROOT)) for p in ROOT.glob(".github/workflows/*.yml")]
-    pattern = r"(?<![\w/.*])(?:csrc|onedsl|tests|examples|\.ci|\.github)/[\w./]*\w(?![\w*/])"
-    paths = {path for name in named for path in re.findall(pattern, text(name))}
+    pattern = r"(?<![\w/.*])(?:csrc|onedsl|tests|examples|\.ci|\.github)/[\w./]*[\w/](?![\w*])"
+    paths = {(path, name) for name in named for path in re.findall(pattern, text(name))}
     assert len(paths) > 80, paths
-    assert [path for path in paths if not (ROOT / path).exists()] == []
+    for path, name in sorted(paths):
+        target = ROOT / path
+        assert target.is_dir() if path.endswith("/") else target.exists(), f"{name} names {path}"
+    # Without a folder, as after "`compute.cpp` there".
+    folders = CSRC, PACKAGE, ROOT / "tests"
+    existing = {path.name for folder in folders for path in folder.rglob("*.*")}
+    for file in re.findall(r"`(\w+\.(?:py|[ch]pp|inl|cmake|txt))`", text("CONTRIBUTING.md")):
+        assert file in existing, f"CONTRIBUTING.md names {file}"
 
 
 def check_top_level() -> None:

@@ -6,6 +6,7 @@ them: `BatchNormTrainingBackward`. In fine-tuning they are often frozen, so they
 either forward pass. Only the matching pairs agree.
 """
 
+import argparse
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,8 @@ import numpy as np
 
 import onedsl
 from onedsl import testing
+
+argparse.ArgumentParser(description=__doc__).parse_args()
 
 EPSILON, STEP = 1e-5, 1e-4
 

@@ -5,6 +5,7 @@ On a machine with one device, XLA can split the CPU into several:
     XLA_FLAGS=--xla_force_host_platform_device_count=2 python examples/jax_data_parallel.py
 """
 
+import argparse
 from typing import Any
 
 import jax
@@ -13,6 +14,10 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import onedsl.jax
+
+argparse.ArgumentParser(
+    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+).parse_args()
 
 EPSILON, RATE = 1e-5, 0.5
 CHANNELS = 16

@@ -1,5 +1,6 @@
 """Training of a small residual network for handwritten digits, with Equinox and onedsl's layer."""
 
+import argparse
 import functools
 
 import equinox as eqx
@@ -9,6 +10,8 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import onedsl.equinox
+
+argparse.ArgumentParser(description=__doc__).parse_args()
 
 TRAINING, CHANNELS, BATCH, EPOCHS, RATE = 1500, 16, 50, 8, 1.0
 
@@ -26,7 +29,9 @@ class Network(eqx.Module):
         """Create a network with random weights."""
         one, two, three = jax.random.split(key, 3)
         conv = functools.partial(eqx.nn.Conv2d, kernel_size=3, padding=1, use_bias=False)
-        norm = functools.partial(onedsl.equinox.BatchNorm, activation="relu", momentum=0.9)
+        norm = functools.partial(
+            onedsl.equinox.BatchNorm, mode="batch", activation="relu", momentum=0.9
+        )
         self.first, self.first_norm = conv(1, CHANNELS, key=one), norm(CHANNELS, "batch")
         self.second, self.second_norm = conv(CHANNELS, CHANNELS, key=two), norm(CHANNELS, "batch")
         self.last = eqx.nn.Linear(CHANNELS, 10, key=three)

@@ -1,5 +1,6 @@
 """Training of a small residual network for handwritten digits, with Flax and onedsl's layers."""
 
+import argparse
 import functools
 
 import jax
@@ -10,6 +11,8 @@ from flax import nnx
 from sklearn.datasets import load_digits
 
 import onedsl.flax
+
+argparse.ArgumentParser(description=__doc__).parse_args()
 
 TRAINING, CHANNELS, BATCH, EPOCHS = 1500, 16, 50, 8
 

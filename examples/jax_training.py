@@ -1,5 +1,6 @@
 """Training of a small network with JAX and onedsl's batch norm, under jit."""
 
+import argparse
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import onedsl.jax
+
+argparse.ArgumentParser(description=__doc__).parse_args()
 
 EPSILON, RATE, TRACKING = 1e-5, 0.1, 0.1
 CHANNELS, CLASSES = 32, 4

@@ -5,6 +5,7 @@ python onednn_graph.py    # also writes onednn_graph_NXC.svg and .json, and the 
 
 from __future__ import annotations
 
+import argparse
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +22,9 @@ SHAPES: dict[onedsl.DataFormat, tuple[int, ...]] = {
 
 def main() -> None:
     """Show, run, check and time both graphs."""
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     for data_format, shape in SHAPES.items():
         op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
         graph = op.graph(onedsl.TensorSpec(shape))

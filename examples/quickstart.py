@@ -1,8 +1,12 @@
 """Compute the gradients of one batch-norm layer and check them against the float64 reference."""
 
+import argparse
+
 import numpy as np
 
 import onedsl
+
+argparse.ArgumentParser(description=__doc__).parse_args()
 
 # Saved by the layer's forward pass: the input (N, H, W, C), and mean and variance per channel.
 rng = np.random.default_rng(0)

@@ -75,13 +75,17 @@ from .runtime.import_errors import import_error_message, subinterpreter_error
 if _message := subinterpreter_error():
     raise ImportError(_message, name="onedsl")
 try:
-    import onedsl._core  # `from . import` would report a partially initialized module
+    import onedsl._core  # noqa: F401 - `from . import` would report a partially initialized module
 except ImportError as _error:
+    if isinstance(_error.__cause__, KeyboardInterrupt):  # pybind11 raises an ImportError from it
+        raise _error.__cause__ from None
     raise ImportError(import_error_message(_error), name=_error.name, path=_error.path) from _error
 
-if (_cap := onedsl._core.unknown_native_cap()) is not None:
+from . import _core as _core  # after an interrupted import, it is loaded, and not yet bound
+
+if (_cap := _core.unknown_native_cap()) is not None:
     warnings.warn(
-        f"ONEDSL_MAX_CPU_ISA must be one of {onedsl._core.known_native_caps()}, got {_cap!r}. "
+        f"ONEDSL_MAX_CPU_ISA must be one of {_core.known_native_caps()}, got {_cap!r}. "
         "The value is ignored.",
         RuntimeWarning,
         stacklevel=2,

@@ -1,12 +1,13 @@
 """Settings of the test suite."""
 
 import importlib.metadata
+import importlib.util
 import json
 import logging
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=Path,
         help="write the skipped tests to a file: pytest @FILE runs them, with more libraries",
     )
+    parser.addoption(
+        "--calls",
+        metavar="N",
+        type=int,
+        help="test at most N calls of each operator, door and law: for repetitions",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    from doors.base import Door  # the option `pythonpath` applies only now
+
+    if (most := config.getoption("--calls")) is not None:
+        Door.most = most
 
 
 def pytest_terminal_summary(
@@ -47,11 +61,39 @@ def pytest_terminal_summary(
         file.write_text("".join(f"{report.nodeid}\n" for report in skipped), encoding="utf-8")
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are deselected
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Find words of tests that no longer exist, in files that are collected whole.
+
+    Without PyTorch or JAX, fewer tests exist. With --write-expected, the words are removed.
+    """
+    libraries = map(importlib.util.find_spec, ("torch", "jax"))
+    if any("::" in argument for argument in config.args) or not all(libraries):
+        return
+    names = {f"{item.path.name}::{item.name}" for item in items}
+    files = {item.path.name for item in items}
+    known = json.loads(MESSAGES.read_text(encoding="utf-8"))
+    stale = [name for name in known if name.partition("::")[0] in files and name not in names]
+    if stale and config.getoption("--write-expected"):
+        _write_messages({name: words for name, words in known.items() if name not in stale})
+    elif stale:
+        raise pytest.UsageError(
+            f"messages.json has words of tests that do not exist: {stale}. pytest --write-expected "
+            "removes them"
+        )
+
+
+def _write_messages(known: dict[str, list[str]]) -> None:
+    text = json.dumps(known, indent=1, sort_keys=True, ensure_ascii=False)
+    MESSAGES.write_text(f"{text}\n", encoding="utf-8")
+
+
 @pytest.fixture
-def says(request: pytest.FixtureRequest) -> Callable[[BaseException | str], None]:
+def says(request: pytest.FixtureRequest) -> Iterator[Callable[[BaseException | str], None]]:
     """A function that compares an error's type and words, or a text, with those in messages.json.
 
-    Addresses are left out. With --write-expected, they are written instead of compared.
+    All words in messages.json must occur. Addresses are left out. With --write-expected, the words
+    are written instead of compared.
     """
     name, found = f"{request.path.name}::{request.node.name}", list[str]()
 
@@ -60,13 +102,15 @@ def says(request: pytest.FixtureRequest) -> Callable[[BaseException | str], None
         found.append(kind + re.sub("0x[0-9a-f]+", "0x...", str(error)))
         known = json.loads(MESSAGES.read_text(encoding="utf-8"))
         if request.config.getoption("--write-expected"):
-            text = json.dumps(known | {name: found}, indent=1, sort_keys=True, ensure_ascii=False)
-            MESSAGES.write_text(f"{text}\n", encoding="utf-8")
+            _write_messages(known | {name: found})
         else:
             expected = known.get(name, [])[len(found) - 1 :]
             assert [found[-1]] == expected[:1], "pytest --write-expected writes the new words"
 
-    return compare
+    yield compare
+    # Otherwise the test has failed before.
+    if found == (expected := json.loads(MESSAGES.read_text(encoding="utf-8"))[name])[: len(found)]:
+        assert found == expected, "pytest --write-expected removes words that do not occur"
 
 
 def _version(package: str) -> str:
@@ -155,17 +199,9 @@ def no_state_left_behind(without_variable_of_enable):
 
 
 @pytest.fixture
-def without_code(monkeypatch):
-    """Let inductor run its graphs operator by operator, so that nothing has to be generated."""
-    from functorch.compile import make_boxed_func
+def without_code():
+    """Let PyTorch's interpreter run the backend's graphs, so that no code has to be generated."""
+    from doors.of_torch import interpreted
 
-    import onedsl.torch._backend as module
-
-    original = module.compile_fx
-    monkeypatch.setattr(
-        module,
-        "compile_fx",
-        lambda *args, **kwargs: original(
-            *args, inner_compile=lambda graph, *_, **__: make_boxed_func(graph.forward), **kwargs
-        ),
-    )
+    with interpreted():
+        yield

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -42,6 +42,25 @@ types = pytest.mark.parametrize(("dtype", "stats"), TYPES)
 dtypes = pytest.mark.parametrize("dtype", NUMPY)
 formats = pytest.mark.parametrize("data_format", FORMATS)
 backends = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def even_problem(
+    shape: Iterable[int],
+    dtype: str = "f32",
+    stats: str = "f32",
+    *,
+    data_format: str = "NXC",
+    seed: int = 0,
+) -> testing.Problem:
+    """Return a random problem without a channel of small variance.
+
+    In a norm over all channels, the gradients of that channel would exceed those of the others.
+    """
+    axis = onedsl.DataFormat(data_format).channel_axis
+    larger = [*shape]
+    larger[axis] += 1
+    problem = testing.random_problem(larger, dtype, stats, data_format=data_format, seed=seed)
+    return testing.Problem(*(np.delete(a, -1, axis if a.ndim > 1 else 0) for a in problem))
 
 
 def values_of(problem: testing.Problem) -> dict[str, np.ndarray]:
@@ -224,9 +243,11 @@ def closed_pipe() -> Iterator[dict[str, Any]]:
         os.close(writer)
 
 
-def run_child(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
+def run_child(
+    code: str, arguments: tuple[str, ...] = (), **options: Any
+) -> subprocess.CompletedProcess[str]:
     """Run a short program. Longer ones are files in programs/."""
-    return run_python("-c", code, **options)
+    return run_python("-c", code, *arguments, **options)
 
 
 def run_script(

@@ -249,8 +249,12 @@ def test_figures_fit_a_narrow_terminal():
 
 def test_noisy_rows_have_no_floor():
     """Regression: a triad that other programs disturbed was shown as 972 % of the time."""
-    noisy = row((16384, 768), {"triad": 0.01, "onedsl": 0.001}, noisy=True)
-    assert "%" not in printed(next(rows_tables([noisy])), 100)
+    seconds = {"triad": 0.01, "onedsl": 0.001}
+    for noisy in (False, True):
+        shown = printed(next(rows_tables([row((16384, 768), seconds, noisy=noisy)])), 100)
+        assert ("%" in shown) != noisy
+        # Regression: the column was explained, but not shown.
+        assert ("floor: the minimum time" in shown) != noisy
 
 
 def test_nxc_over_ncx_is_in_the_row_of_ncx():
@@ -261,6 +265,9 @@ def test_nxc_over_ncx_is_in_the_row_of_ncx():
     assert "3.50" in ncx
     assert "3.50" not in nxc
     assert "%" not in ncx + nxc, "small tensors have no floor"
+    for some in (rows, rows[:1]):
+        shown = printed(next(rows_tables(some)), 100)
+        assert ("NXC/NCX: onedsl's times" in shown) == (some is rows)
 
 
 def test_the_table_has_only_what_ran():

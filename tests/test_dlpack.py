@@ -1,5 +1,6 @@
-"""DLPack: arrays of other libraries, valid and invalid.
+"""DLPack: the protocol's fields and objects, valid and invalid.
 
+The laws compare the bits of such arrays with those of NumPy's.
 PyTorch and JAX have separate tests; dlpack_producers.py implements the protocol, so that each
 field of the protocol can be set, wrong values included.
 """

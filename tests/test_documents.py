@@ -18,6 +18,7 @@ MODULES |= dict.fromkeys(("distributed.py", "jax_flax.py", "jax_equinox.py"), "s
 # Commands that take tens of seconds, with options to take less.
 SLOW = {"--compare": " --seconds 2 --runs 2", "distributed.py": " --steps 40 --seeds 1"}
 SLOW |= {"bench": "", "compare_data_formats.py": ""}
+QUICK = {"onedsl explain": " --seconds 0.01"}
 
 
 def blocks(document):
@@ -76,7 +77,7 @@ def test_every_block_prints_what_is_documented(language, code, output, tmp_path,
         paths = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
         environment = {"PATH": paths, "MPLBACKEND": "Agg", "COLUMNS": "120"}
         environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_WAIT_POLICY": "passive"}
-        for word, options in SLOW.items():
+        for word, options in (SLOW | QUICK).items():
             code = code.replace(word, word + options)
         if "graph.json" in code and "export" not in code:
             code = f"onedsl export 8x40x40x96 -o graph.json\n{code}"

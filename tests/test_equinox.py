@@ -1,4 +1,7 @@
-"""onedsl.equinox: the layer computes what Equinox's layer computes, followed by JAX's functions."""
+"""onedsl.equinox: the layer computes what Equinox's layer computes, followed by JAX's functions.
+
+The laws have onedsl.jax, which the layer calls.
+"""
 
 import functools
 import io
@@ -10,7 +13,7 @@ jax = pytest.importorskip("jax", reason="JAX is optional, and not installed here
 eqx = pytest.importorskip("equinox", reason="Equinox is optional, and not installed here")
 
 import jax.numpy as jnp  # noqa: E402
-from jax_helpers import AFTER, activated, assert_close  # noqa: E402
+from jax_helpers import AFTER, activated, assert_close, enable_x64  # noqa: E402
 
 import onedsl.equinox  # noqa: E402
 
@@ -78,6 +81,7 @@ def check(options, after, x=X, residual=None, tolerance=1e-5, **others):
         ({"channelwise_affine": False}, "float32"),
         ({"momentum": 0.5, "eps": 0.1}, "float32"),
         ({}, "bfloat16"),  # the result is float32, as the parameters
+        ({"channelwise_affine": False}, "bfloat16"),  # in inference, as the statistics
         ({"dtype": jnp.bfloat16}, "bfloat16"),
         ({"dtype": jnp.float16, "mode": "ema", "momentum": 0.5}, "float16"),
     ],
@@ -129,7 +133,9 @@ def test_batches_without_vmap(data_format, mode):
 
 
 def test_channels_last_under_vmap():
-    layer, state = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)(10, "batch", data_format="NXC")
+    layer, state = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)(
+        10, **OPTIONS, data_format="NXC"
+    )
     call = functools.partial(jax.vmap, out_axes=(0, None), axis_name="batch")
     got, _ = call(lambda x: layer(x, state))(jnp.moveaxis(X, 1, -1))
     like, state = eqx.nn.make_with_state(eqx.nn.BatchNorm)(10, **OPTIONS)
@@ -163,7 +169,9 @@ def test_nested_vmap(inner):
 
 def test_the_kernels_compute_a_step():
     """One call computes the whole batch, without a copy of an item."""
-    layer, state = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)(10, "batch", activation="relu")
+    layer, state = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)(
+        10, **OPTIONS, activation="relu"
+    )
 
     def loss(x):
         model = jax.vmap(lambda x: layer(x, state, residual=x)[0], axis_name="batch")
@@ -192,13 +200,66 @@ def test_checkpoints(mode):
 
 
 def test_defaults():
-    """They are Equinox's, except that of mode, which has a warning there."""
-    ours, theirs = (
-        onedsl.equinox.BatchNorm(10, "batch"),
-        eqx.nn.BatchNorm(10, "batch", mode="batch"),
-    )
+    """They are Equinox's, with its warning. Regression: mode was "batch" without one."""
+    with pytest.warns(UserWarning, match="is unspecified it defaults to 'ema'") as caught:
+        ours, theirs = (cls(10, "batch") for cls in (onedsl.equinox.BatchNorm, eqx.nn.BatchNorm))
+    assert len(caught) == 2
     for name in ("momentum", "eps", "inference", "channelwise_affine", "mode"):
         assert getattr(ours, name) == getattr(theirs, name)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_the_argument_inference(inference):
+    """It overrides that of the layer."""
+    call = functools.partial(jax.vmap, out_axes=(0, None), axis_name="batch")
+    found = []
+    for given in (None, inference):
+        of_layer = inference if given is None else not inference
+        make = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)
+        layer, state = make(10, **OPTIONS, inference=of_layer)
+        found.append(call(lambda x, a=layer, b=state, c=given: a(x, b, inference=c))(X))
+    check_equal(*map(jax.tree.leaves, found), 0)
+
+
+@pytest.mark.parametrize("mode", ["batch", "ema"])
+def test_forward_mode_in_inference(mode):
+    """Of x, parameters and statistics. Regression: JAX's TypeError."""
+
+    def tangents(cls):
+        layer, state = eqx.nn.make_with_state(cls)(10, "batch", mode=mode, inference=True)
+        arrays, others = eqx.partition((layer, state), eqx.is_inexact_array)
+        arrays = jax.tree.map(lambda a: a + 1.5, arrays)
+
+        def result(arrays, x):
+            layer, state = eqx.combine(arrays, others)
+            return jax.nn.silu(jax.vmap(lambda x: layer(x, state)[0], axis_name="batch")(x))
+
+        directions = jax.tree.map(lambda a: jnp.cos(jnp.arange(a.size)).reshape(a.shape), arrays)
+        return jax.tree.leaves(jax.jvp(result, (arrays, X), (directions, RESIDUAL)))
+
+    check_equal(tangents(onedsl.equinox.BatchNorm), tangents(eqx.nn.BatchNorm))
+
+
+def test_derivatives_inside_of_the_named_axis():
+    """Regression: JAX's message, which names an internal function."""
+    layer, state = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)(10, **OPTIONS)
+    gradient = jax.grad(lambda x: layer(x, state)[0].sum())
+    with pytest.raises(NotImplementedError, match=r"differentiated outside of the jax\.vmap"):
+        jax.vmap(gradient, axis_name="batch")(X)
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "ema"}], ids=str)
+def test_f64_parameters(options):
+    """The default under jax_enable_x64. Regression: an f32 input raised TypeError."""
+    wanted = run(onedsl.equinox.BatchNorm, OPTIONS | options, {}, X, None)
+    with enable_x64(True):
+        got = run(onedsl.equinox.BatchNorm, OPTIONS | options, {}, X, None)
+        layer, state = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)(10, mode="batch")
+        with pytest.raises(TypeError, match=r"src must be f32, .*float64"):
+            layer(X.astype("float64"), state)
+        assert layer(X, state)[0].dtype == "float32"
+        assert got[0].dtype == "float64"
+    assert_close(got, wanted, 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -212,11 +273,13 @@ def test_defaults():
 )
 def test_invalid_arguments(options, error, message):
     with pytest.raises(error, match=message):
-        layer, state = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)(10, **options)
+        layer, state = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)(
+            10, **{"mode": "batch"} | options
+        )
         layer(X, state)
 
 
 def test_another_shape_of_the_residual():
-    layer, state = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)(10)
+    layer, state = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)(10, mode="batch")
     with pytest.raises(ValueError, match="residual must have src's shape"):
         layer(X, state, residual=X[:1])

@@ -1,4 +1,7 @@
-"""onedsl.flax: the layers compute what Flax's layers compute, followed by JAX's functions."""
+"""onedsl.flax: the layers compute what Flax's layers compute, followed by JAX's functions.
+
+The laws have onedsl.jax, which the layers call.
+"""
 
 import functools
 import importlib.util
@@ -41,6 +44,7 @@ CASES = [
     ({"axis": 1, "dtype": BF16}, "bfloat16", MASK),
 ]
 LINEN_CASES = [*CASES, ({"axis": (1, -1)}, "float32", None), ({"axis": (3, 1)}, "float32", MASK)]
+LINEN_CASES += [({}, "float32", mask) for mask in (MASK.astype("int32"), 2.0 * MASK)]
 CLASSES = {"linen": (onedsl.flax.linen, nn), "nnx": (onedsl.flax.nnx, nnx)}
 kinds = pytest.mark.parametrize("kind", CLASSES)
 
@@ -128,6 +132,55 @@ def test_attributes(kind, options, dtype, mask):
 @pytest.mark.parametrize(("after", "with_residual"), [({}, False), *AFTER])
 def test_activations(kind, after, with_residual):
     check_steps(kind, {}, after, "float32", None, RESIDUAL if with_residual else None)
+
+
+def test_a_mask_of_lists():
+    """Regression: onedsl's layer rejected masks that are not of bools, unlike linen's."""
+    mask = np.asarray(MASK).astype(int).tolist()
+    layers = [m.BatchNorm(use_running_average=False) for m in (onedsl.flax.linen, nn)]
+    got, wanted = (layer.init_with_output(jax.random.key(0), X, mask=mask)[0] for layer in layers)
+    check_equal(1e-5, got, wanted)
+
+
+@kinds
+def test_forward_mode_in_evaluation(kind):
+    """Of x, parameters and statistics. Regression: JAX's TypeError."""
+
+    def tangents(module):
+        if kind == "linen":
+            layer = module.BatchNorm(use_running_average=True)
+            variables, call = layer.init(jax.random.key(0), X), layer.apply
+        else:
+            layer = module.BatchNorm(10, use_running_average=True, rngs=nnx.Rngs(0))
+            structure, variables = nnx.split(layer)
+            call = lambda state, x: nnx.merge(structure, state)(x)  # noqa: E731
+        primals = jax.tree.map(lambda a: a + 0.5, variables)
+        directions = jax.tree.map(lambda a: jnp.cos(jnp.arange(a.size, dtype=a.dtype)), variables)
+        return jax.jvp(lambda *a: jax.nn.silu(call(*a)), (primals, X), (directions, RESIDUAL))
+
+    ours, theirs = CLASSES[kind]
+    jax.tree.map(functools.partial(check_equal, 1e-5), tangents(ours), tangents(theirs))
+
+
+def test_linen_is_initialized_outside_of_its_named_axis():
+    layers = [
+        module.BatchNorm(use_running_average=False, axis_name="batch")
+        for module in (onedsl.flax.linen, nn)
+    ]
+    got, wanted = (layer.init_with_output(jax.random.key(0), X) for layer in layers)
+    jax.tree.map(functools.partial(check_equal, 1e-5), got, wanted)
+
+
+def test_the_running_statistics_of_nnx_have_no_gradient():
+    """As Flax's: a loss that depends on them does not change the gradient."""
+
+    def loss(x, module):
+        layer = module.BatchNorm(10, rngs=nnx.Rngs(0))
+        layer(x)
+        return (layer.mean[...] + layer.var[...]).sum()
+
+    for module in (onedsl.flax.nnx, nnx):
+        assert not jax.grad(loss)(X, module).any()
 
 
 @kinds
@@ -235,7 +288,7 @@ def test_import_without_the_library(name):
     )
 
 
-@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_named_axes(devices):
     """Of jax.vmap, jax.pmap and jax.shard_map, for the layers of Flax and Equinox."""
     if importlib.util.find_spec("equinox") is None:

@@ -1,4 +1,7 @@
-"""BatchNormForwardTraining, and its fusion with a residual and a ReLU: special values."""
+"""Forward passes on special values: masks at their thresholds, statistics that are not finite.
+
+The laws have random values.
+"""
 
 import itertools
 import types

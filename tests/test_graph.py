@@ -1,4 +1,7 @@
-"""onedsl.graph: repaired graphs, and JSON."""
+"""onedsl.graph without running a graph: JSON, drawings, repairs, and errors in what was read.
+
+The laws compare the results of compiled graphs.
+"""
 
 import copy
 import dataclasses

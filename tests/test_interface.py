@@ -1,4 +1,4 @@
-"""Public names, attributes, specs, errors and docstrings."""
+"""Public names, attributes, specs, errors and docstrings: all of the interface that is no call."""
 
 import ast
 import copy
@@ -70,7 +70,26 @@ def test_every_operator_and_spec_has_copies(value):
     assert {*copies} == {value}
 
 
+ACT = "activation", "clip", "negative_slope"
+PARAMETERS = {
+    "BatchNormTrainingBackward": ("epsilon", "data_format"),
+    "BatchNormTrainingBackprop": ("epsilon", "data_format"),
+    "BatchNormalizationGrad": ("epsilon",),
+    "BatchNormForwardTraining": ("epsilon", "momentum", "data_format"),
+    "BatchNormActForwardTraining": ("epsilon", "momentum", "data_format", *ACT),
+    "BatchNormActTrainingBackward": ("epsilon", "data_format", *ACT),
+}
+
+
 class TestOperator:
+    @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.cls.__name__)
+    def test_parameters(self, target):
+        """Each is an attribute, and the tests of calls have values of it."""
+        parameters = PARAMETERS[target.cls.__name__]
+        assert tuple(inspect.signature(target.cls).parameters) == parameters
+        tested = {"epsilon", *target.attributes} | ({*()} if target.broadcast else {"data_format"})
+        assert tested == {*parameters}
+
     def test_attributes(self):
         op = Op(epsilon=1e-3, data_format="NCX")
         assert op.epsilon == 1e-3

@@ -1,4 +1,4 @@
-"""The test suite with the instruction sets of older CPUs.
+"""The caps on instruction sets, and the kernels of older CPUs.
 
 A process reads the caps once, so each cap has its own process.
 """
@@ -11,12 +11,12 @@ from helpers import PASSIVE, capped
 
 from onedsl import _core
 
-# These tests run other programs or libraries, and cover no further kernels on older CPUs.
-EXCLUDED = [
-    "isa", "cli", "cpp", "examples", "bench*", "load", "process",
-    "torch*", "jax*", "dlpack", "builds", "documents", "written_graphs",
-    "conversions", "threads", "allocations",
-]  # fmt: skip
+# What depends on the kernels of onedsl and oneDNN: the laws, by some calls of each operator,
+# special values, the instruction sets that oneDNN's types need, and its defects.
+OF_KERNELS = (
+    *("--calls", "60", "-k", "not torch and not jax"),
+    *("laws", "test_activations.py", "test_defects.py", "test_matrix.py", "test_numerics.py"),
+)
 
 # Cap, the kernels that onedsl may then use, and the instruction sets that oneDNN may report.
 CAPS = [
@@ -94,7 +94,13 @@ def run_under(cap, *arguments):
     assert [line for line in skipped if "is optional, and not installed here" not in line] == []
 
 
-@pytest.mark.parametrize("cap", OTHER_KERNELS)
+@pytest.mark.parametrize(
+    "cap",
+    [
+        pytest.param(cap, marks=[] if cap in LOWER else pytest.mark.isa_caps)
+        for cap in OTHER_KERNELS
+    ],
+)
 def test_conversions_under_a_cap(cap):
     """Each instruction set has its own instructions for them."""
     run_under(cap, "test_conversions.py")
@@ -102,14 +108,14 @@ def test_conversions_under_a_cap(cap):
 
 @pytest.mark.isa_caps
 @pytest.mark.parametrize("cap", LOWER)
-def test_suite_under_a_cap(cap):
-    run_under(cap, *(f"--ignore-glob=test_{name}.py" for name in EXCLUDED))
+def test_kernels_under_a_cap(cap):
+    run_under(cap, *OF_KERNELS)
 
 
 CAPS_AND_CALLS = [
-    ("DEFAULT", 500),
-    pytest.param("DEFAULT", 10_000, marks=pytest.mark.slow),
-    *(pytest.param(cap, 6000, marks=pytest.mark.isa_caps) for cap in OTHER_KERNELS),
+    ("DEFAULT", 200),
+    pytest.param("DEFAULT", 4000, marks=pytest.mark.slow),
+    *(pytest.param(cap, 2000, marks=pytest.mark.isa_caps) for cap in OTHER_KERNELS),
 ]
 
 

@@ -1,4 +1,9 @@
-"""onedsl.jax, compared with JAX's derivatives in float64 and with onedsl.testing."""
+"""onedsl.jax where JAX has more than calls: JAX's derivatives, transformations and programs.
+
+The laws have the values, dtypes, bits and rejections of single calls. Here are losses that depend
+on batch statistics too, frozen statistics, vmap, derivatives of any order, sharded arrays, and what
+XLA compiles.
+"""
 
 import functools
 import importlib
@@ -40,16 +45,18 @@ jits = pytest.mark.parametrize("wrap", [jax.jit, eager])
 
 
 # Dtypes, sizes, jit or eager, whether there are parameters, and what follows batch norm.
-LAYERS = [
+OF_BOTH = [
     (*row, (4, 3), jax.jit, True, *after)
     for row in helpers.TYPES
     for after in (({}, False), ADD_SILU)
 ]
-LAYERS += [("f32", "f32", (4, 3), jax.jit, True, *after) for after in AFTER]
-LAYERS += [("f32", "f32", spatial, eager, False, {}, False) for spatial in ((), (2, 3, 2))]
+OF_BOTH += [("f32", "f32", spatial, eager, False, {}, False) for spatial in ((), (2, 3, 2))]
+# The laws have the layers of all activations with the statistics of the batch.
+OF_FROZEN = [("f32", "f32", (4, 3), jax.jit, True, *after) for after in AFTER]
+LAYERS = [("batch", *row) for row in OF_BOTH] + [("frozen", *row) for row in OF_BOTH + OF_FROZEN]
 layer_variants = pytest.mark.parametrize(
     (
-        *("data_format", "dtype", "stats", "spatial", "wrap", "with_gamma"),
+        *("data_format", "mode", "dtype", "stats", "spatial", "wrap", "with_gamma"),
         *("after", "with_residual"),
     ),
     [(helpers.FORMATS[i // 2 % 2], *row) for i, row in enumerate(LAYERS)],
@@ -62,7 +69,7 @@ backward = functools.partial(onedsl.jax.batch_norm_backward, epsilon=EPSILON)
 
 def problem_of(data_format="NXC", spatial=(4, 3), dtype="f32", stats="f32", seed=0):
     shape = helpers.shape_of(data_format, 3, 8, spatial)
-    return testing.random_problem(shape, dtype, stats, data_format=data_format, seed=seed)
+    return helpers.even_problem(shape, dtype, stats, data_format=data_format, seed=seed)
 
 
 def arrays(*values):
@@ -70,7 +77,6 @@ def arrays(*values):
 
 
 @layer_variants
-@modes
 def test_layers(dtype, stats, spatial, wrap, data_format, mode, with_gamma, after, with_residual):
     """Results and all gradients are right, for a loss that also depends on batch statistics."""
     problem = problem_of(data_format, spatial, dtype, stats)
@@ -235,7 +241,6 @@ def test_vmap_of_a_gradient(after, with_residual):
     [
         (2, True, 2e-5, {}),
         (2, False, 2e-5, {}),
-        (3, False, 2e-4, {}),
         *((2, True, 2e-5, after) for after, with_residual in AFTER if with_residual),
         (3, False, 2e-4, {"activation": "gelu_tanh"}),
     ],
@@ -469,7 +474,7 @@ def test_many_concurrent_calls():
     helpers.run_script("jax_many_calls.py", "1")
 
 
-@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("program", ["jax_shard_map.py", "jax_sharded_jit.py"])
 def test_sharded_arrays(program, devices):
     flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}

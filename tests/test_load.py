@@ -14,6 +14,7 @@ from helpers import needs_compiler, preloaded
 
 import onedsl
 from onedsl import _core
+from onedsl.runtime import onednn
 
 PIP = "pip install 'onednn-cpu-gomp<2024'"
 CONDA = "conda install -c conda-forge onednn"
@@ -24,10 +25,12 @@ EXTENSIONS = {
 USE = "import onedsl; onedsl.capabilities()"
 # What needs no oneDNN.
 NO_ONEDNN = """
-import numpy, onedsl
+import sys, numpy, onedsl
 src = numpy.arange(12, dtype=numpy.float32).reshape(4, 3)
 grads = onedsl.BatchNormTrainingBackward(1e-5)(src, src, src[0], src[0] + 1)
 print(numpy.isfinite(grads.diff_src).all())
+# Regression: an ImportError. pickle, and so torch.compile, searches all modules for a name.
+print(not any(hasattr(module, "wanted") for module in list(sys.modules.values())))
 def use():
     return onedsl.BatchNormTrainingBackward(1e-5)(src, src, src[0], src[0] + 1, backend="onednn")
 """
@@ -81,6 +84,50 @@ def test_subinterpreters():
         status=1,
     )
     assert "onedsl must be imported in the main interpreter, got a subinter" in child.stderr
+
+
+@pytest.mark.parametrize("module", ["numpy", "ml_dtypes", "onedsl._core", "onedsl.testing"])
+def test_an_interrupted_import(module):
+    """Regression: "onedsl's extension cannot be loaded", and a second import failed, too."""
+    child = helpers.run_child(f"""
+import sys
+
+class Interrupt:
+    def find_spec(name, path=None, target=None):
+        if name == {module!r} and Interrupt in sys.meta_path:
+            sys.meta_path.remove(Interrupt)
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt)
+for _ in range(2):
+    try:
+        import onedsl
+        print(onedsl.TensorSpec((2, 3)))
+    except KeyboardInterrupt:
+        print("interrupted")
+""")
+    assert child.stdout == f"interrupted\n{onedsl.TensorSpec((2, 3))}\n"
+
+
+@pytest.mark.parametrize("package", ["onedsl", "onedsl.torch", "onedsl.jax"])
+def test_a_second_import(package):
+    """Regression: errors of PyTorch and JAX, "Only a single TORCH_LIBRARY can be used"."""
+    _, _, library = package.partition(".")
+    pytest.importorskip(library or "numpy")
+    child = helpers.run_child(f"""
+import importlib, sys
+
+importlib.import_module({package!r})
+for name in [name for name in sys.modules if name.partition(".")[0] == "onedsl"]:
+    del sys.modules[name]
+try:
+    importlib.import_module({package!r})
+    print("imported")
+except ImportError as error:
+    print(error)
+""")
+    once = f"{package} must be imported once in a process, because "
+    assert child.stdout.startswith(once if library else "imported")
 
 
 def check_import_error(child) -> str:
@@ -175,7 +222,14 @@ except ImportError as error:
     print("cannot find oneDNN" in str(error) or error)
 """
     )
-    assert run_copied(copied, code, 0).stdout.split() == ["True"] * 5
+    assert run_copied(copied, code, 0).stdout.split() == ["True"] * 6
+
+
+def test_the_functions_of_onednn_are_those_of_the_extension():
+    import onedsl._onednn as loaded
+
+    public = {name for name in vars(loaded) if not name.startswith("_")}
+    assert public - {"set_error_types"} == onednn._NAMES
 
 
 def test_library_beside_a_target_folder(copied):
@@ -271,21 +325,31 @@ def test_the_engine_is_not_destroyed_at_exit(tmp_path):
     assert (child.stdout, child.stderr) == ("", "")
 
 
-@pytest.mark.parametrize("value", ["avx1024", "fastest", "AVX 512"])
-def test_unknown_isa_limit_warns_at_import(value):
-    child = helpers.run_child("import onedsl", environment={"ONEDSL_MAX_CPU_ISA": value})
-    assert "RuntimeWarning: ONEDSL_MAX_CPU_ISA must be one of" in child.stderr
-    assert value in child.stderr
-    for known in ("baseline, avx2, avx512, ", "AVX512_CORE_AMX, ", "DEFAULT"):
-        assert known in child.stderr
+# The limits are read at the import. Each fork imports onedsl, and prints one line.
+LIMITS = """
+import os, sys, warnings, numpy
+for value in sys.argv[1:]:
+    if os.fork() == 0:
+        os.environ.update(ONEDSL_MAX_CPU_ISA=value, ONEDNN_MAX_CPU_ISA="nonsense")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            import onedsl
+        print(*(f"{w.category.__name__}: {w.message}" for w in caught), flush=True)
+        os._exit(0)
+    os.wait()
+"""
 
 
-@pytest.mark.parametrize("value", ["", "baseline", "avx2", "AVX2", "SSE41", "default"])
-def test_known_isa_limit_does_not_warn(value):
+def test_an_unknown_isa_limit_warns_at_import():
     """The limit for oneDNN is oneDNN's."""
-    environment = {"ONEDSL_MAX_CPU_ISA": value, "ONEDNN_MAX_CPU_ISA": "nonsense"}
-    child = helpers.run_child("import onedsl", environment=environment)
-    assert child.stderr == ""
+    known = "", "baseline", "avx2", "AVX2", "SSE41", "default"
+    unknown = "avx1024", "fastest", "AVX 512"
+    lines = helpers.run_child(LIMITS, arguments=(*known, *unknown)).stdout.splitlines()
+    assert lines[: len(known)] == [""] * len(known)
+    for value, line in zip(unknown, lines[len(known) :], strict=True):
+        assert line.startswith("RuntimeWarning: ONEDSL_MAX_CPU_ISA must be one of ")
+        for word in (value, "baseline, avx2, avx512, ", "AVX512_CORE_AMX, ", "DEFAULT"):
+            assert word in line
 
 
 def test_no_numpy(copied):

@@ -1,4 +1,8 @@
-"""Memory: axis orders, strides, copies, in-place runs, temporaries."""
+"""Memory: axis orders, strides, copies, in-place runs, temporaries.
+
+The laws have four layouts. Here are all orders and kinds of strides, what is copied, and what is
+allocated.
+"""
 
 import itertools
 import logging

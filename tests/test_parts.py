@@ -1,6 +1,7 @@
 """The two passes of a call on parts of a batch: `reduce`, `+` and `apply`.
 
-The fuzzer compares random calls in parts with the references.
+The laws and the fuzzer have the results. Here are the sums as objects, and what does not fit
+together.
 """
 
 import copy

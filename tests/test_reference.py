@@ -191,12 +191,15 @@ def test_no_array_is_broadcast(which, without, says):
     if parameters.get("activation", inspect.Parameter).default is inspect.Parameter.empty:
         reference = functools.partial(reference, activation="relu")
     reference(**inputs, epsilon=1e-5)
+    messages = set()
     for name, array in list(inputs.items())[1:]:
         for shape in {array[:1].shape: 0, (): 0, (4, 2): 0}:
             if shape != array.shape:
-                with pytest.raises(ValueError) as caught:
+                with pytest.raises(ValueError, match=f"^{name} must ") as caught:
                     reference(**inputs | {name: np.ones(shape)}, epsilon=1e-5)
-                says(caught.value)
+                messages.add(str(caught.value).replace(name, "NAME"))
+    for message in sorted(messages):
+        says(message)
     first = next(iter(inputs))
     for value in 1.0, np.ma.array(inputs[first]):
         with pytest.raises((TypeError, ValueError)) as caught:
@@ -207,6 +210,39 @@ def test_no_array_is_broadcast(which, without, says):
     with pytest.raises(ValueError) as caught:
         reference(**inputs, epsilon="1")
     says(caught.value)
+
+
+def test_terms_of_a_known_problem():
+    """By hand. Looser ones would accept wrong results."""
+    inputs = [[2.0], [-2.0]], [[1.0], [3.0]], [0.0], [1.0], [4.0]
+    # With epsilon = 3, xhat is (1, -1), and gamma / sqrt(variance + epsilon) is 2.
+    found = testing.batch_norm_backward(*inputs, epsilon=3).terms
+    assert [terms.magnitude.ravel().tolist() for terms in found] == [[10, 14], [4], [4]]
+    assert [terms.sums.ravel().tolist() for terms in found] == [[6, 6], [2], [4]]
+    found = testing.batch_norm_backward(*inputs, epsilon=3, statistics="frozen").terms
+    assert [terms.magnitude.ravel().tolist() for terms in found] == [[2, 6], [4], [4]]
+
+
+def test_terms_of_activations():
+    """They have the largest slope and the largest second derivative of all, and not much more."""
+    y = np.linspace(-8, 8, 16_000)  # as beta, where gamma is 0
+    zeros = np.zeros(y.size)
+    inputs = zeros[None], zeros, zeros + 1, zeros, y
+    slopes, curvatures, terms = [], [], []
+    for row in ACTIVATIONS:
+        options = {"epsilon": 1e-5, **row.attributes}
+        dst = testing.batch_norm_forward_training(*inputs, **options)
+        ones, *others = zeros[None] + 1, *inputs[1:]
+        gradient = testing.batch_norm_act_backward(inputs[0], ones, *others, **options)
+        derivative = gradient.diff_residual[0]
+        second = np.abs(np.diff(derivative) / np.diff(y))
+        slopes.append(np.abs(derivative).max())
+        curvatures.append(second[second < 10].max())  # without jumps
+        of_gradient = gradient.terms[3].magnitude[0] - np.abs(derivative)
+        terms.append((dst.terms[0].magnitude[0] / np.abs(y), of_gradient / np.abs(y)))
+    for i, exact in enumerate((slopes, curvatures)):
+        bounds = [pair[i] for pair in terms if pair[i].any()]
+        np.testing.assert_allclose(bounds, max(exact), rtol=5e-3)
 
 
 class TestHelpers:
@@ -269,8 +305,9 @@ class TestHelpers:
         zeros, ones = np.zeros(kinks.size), np.ones((2, kinks.size))
 
         def check(beta, change):
-            # With gamma = 0, beta is the argument, and diff_residual is the derivative.
-            inputs = ones, ones, zeros, zeros + 1, zeros, beta
+            # With gamma = 0, the argument is the residual 1 and beta - 1, and diff_residual is the
+            # derivative.
+            inputs = ones, ones, zeros, zeros + 1, zeros, beta - 1, ones
             expected = testing.batch_norm_act_backward(*inputs, epsilon=1e-5, **row.attributes)
             changed = np.float32(expected.diff_residual + change)
             testing.assert_close({"diff_residual": changed}, expected)
@@ -280,6 +317,45 @@ class TestHelpers:
             for beta, factor in ((kinks, 1.01), (kinks + 0.01, 1)):
                 with pytest.raises(AssertionError, match="diff_residual must be within"):
                     check(beta, factor * change)
+
+    @helpers.dtypes
+    @pytest.mark.parametrize("name", ["relu", "leaky_relu"])
+    def test_an_argument_without_rounding(self, name, dtype):
+        """With gamma = beta = 0, it is 0. Regression: both derivatives were accepted."""
+        problem = testing.random_problem((8, 3), dtype)
+        zeros = np.zeros(3, np.float32)
+        inputs = *problem[:4], zeros, zeros
+        expected = testing.batch_norm_act_backward(*inputs, epsilon=1e-5, activation=name)
+        op = onedsl.BatchNormActTrainingBackward(1e-5, activation=name)
+        right = op(*inputs)
+        testing.assert_close(right, expected)
+        of_one = testing.batch_norm_backward(*problem[:4], zeros, epsilon=1e-5)
+        wrong = [np.asarray(a, b.dtype) for a, b in zip(of_one, right, strict=False)]
+        with pytest.raises(AssertionError, match="diff_gamma must be within"):
+            testing.assert_close((*wrong, None), expected)
+
+    @helpers.types
+    def test_another_epsilon_is_rejected(self, dtype, stats):
+        """Regression: twice the epsilon was accepted in 16 bits."""
+        problem = testing.random_problem((64, 8), dtype, stats)
+        expected = testing.batch_norm_backward(*problem, epsilon=1e-5)
+        for epsilon in (5e-6, 1e-5, 2e-5):
+            result = onedsl.BatchNormTrainingBackward(epsilon)(*problem)
+            if epsilon == 1e-5:
+                testing.assert_close(result, expected)
+            else:
+                with pytest.raises(AssertionError, match="diff_src must be within"):
+                    testing.assert_close(result, expected)
+
+    def test_another_implementation_that_sums_in_f32(self):
+        """Regression: the message named oneDNN alone."""
+        problem = testing.random_problem((8, 40, 40, 96))
+        expected = testing.batch_norm_backward(*problem, epsilon=1e-5)
+        rows = problem.diff_dst.reshape(-1, 96)
+        sums = {"diff_beta": np.cumsum(rows, axis=0, dtype=np.float32)[-1]}
+        with pytest.raises(AssertionError, match="or another implementation that sums in f32"):
+            testing.assert_close(sums, expected)
+        testing.assert_close(sums, expected, backend="onednn")
 
     @helpers.formats
     @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""The three operator classes of one gradient, which differ in names and limits."""
+"""The three operator classes of one gradient, which differ in names and limits.
+
+The laws have the values of each. Here is what they have in common.
+"""
 
 import dataclasses
 import itertools

@@ -1,4 +1,8 @@
-"""Layers that include an activation, against PyTorch's separate layers in float64."""
+"""Layers that include an activation, as modules of PyTorch.
+
+The laws have the values and derivatives in training. Here are evaluation, state, what is left to
+PyTorch, transforms and exports.
+"""
 
 import contextlib
 import copy
@@ -6,6 +10,7 @@ import functools
 import inspect
 import io
 import itertools
+import re
 
 import helpers
 import numpy as np
@@ -270,6 +275,22 @@ def test_parameters_that_change_before_the_gradient(
     assert calls or (noticed and present == ["weight"])
 
 
+def test_a_single_weight_that_changes_before_the_gradient(calls):
+    """Autograd does not notice changes by `.data`: batch norm's gradient has the new weight."""
+    src, diff_dst = inputs(2, "f32")
+    layer = make(activation="silu")
+    exact, given = Exact(layer, "silu"), (src.requires_grad_(), src.detach().double())
+    found = []
+    for run, norm, x in (layer, layer, given[0]), (exact, exact.norm, given[1].requires_grad_()):
+        output = run(x)
+        norm.weight.data[-1] *= -2
+        needed = (x, norm.weight, norm.bias)
+        found.append(torch.autograd.grad(output, needed, diff_dst.to(output.dtype)))
+    for ours, expected in zip(*found, strict=True):
+        assert relative_error(ours, expected) < LIMITS[torch.float32]
+    assert calls
+
+
 @residuals
 @pytest.mark.parametrize("dual", ["src", "weight"])
 @dynamo  # make_dual uses torch.jit.script
@@ -397,11 +418,8 @@ def test_repr_and_errors():
         act(activation="relu", clip=0)
     with pytest.raises(ValueError, match='activation must be one of "relu", "leaky_relu", '):
         act(activation="nothing")
-    changed = act(activation="silu")
-    changed.activation = "nothing"
-    for train in True, False:  # regression: a KeyError in evaluation
-        with pytest.raises(ValueError, match='activation must be one of "relu", "leaky_relu", '):
-            changed.train(train)(torch.ones(2, 4, 1, 2))
+    with pytest.raises(TypeError, match=r"BatchNormAct\.__init__\(\) missing .* 'activation'"):
+        act()
     with pytest.raises(ValueError, match="negative_slope must be finite"):
         act(activation="leaky_relu", negative_slope=float("nan"))
     with pytest.raises(ValueError, match="negative_slope must be None with activation='silu'"):
@@ -410,9 +428,42 @@ def test_repr_and_errors():
         layer(torch.ones(2, 4))
     with pytest.raises(TypeError, match="residual must be a Tensor, got int"):
         layer(torch.ones(2, 4, 1, 2), 1)
+    for train in False, True:  # regression: PyTorch broadcast it
+        expected = re.escape("residual must have the input's shape (2, 4, 1, 2), got (4, 1, 2)")
+        with pytest.raises(ValueError, match=expected):
+            layer.train(train)(torch.ones(2, 4, 1, 2), torch.ones(4, 1, 2))
     layer.running_var = None
     with pytest.raises((RuntimeError, ValueError), match="both be None"):
         layer(torch.ones(2, 4, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "message"),
+    [
+        ("activation", "nothing", ValueError, 'activation must be one of "relu", "leaky_relu", '),
+        ("clip", "x", TypeError, "clip must be a number, got 'x'"),
+        ("clip", -3.0, ValueError, "clip must be positive and finite in float32, or None, got -3"),
+        ("clip", torch.tensor(float("inf")), ValueError, "clip must be positive and finite"),
+        ("negative_slope", float("nan"), ValueError, "negative_slope must be finite"),
+    ],
+)
+def test_attributes_are_validated_when_they_are_assigned(name, value, error, message):
+    """Regression: a call raised different errors, or raised in training only."""
+    layer = make()
+    with pytest.raises(error, match=message):
+        setattr(layer, name, value)
+    assert repr(layer) == repr(make())
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_a_parameter_of_another_activation_that_was_assigned(train):
+    """Regression: the slope was used as the bound of the ReLU."""
+    layer = make(1.5).train(train)
+    layer.negative_slope = 0.5
+    with pytest.raises(ValueError, match="negative_slope must be None with activation='relu'"):
+        layer(inputs(2, "f32")[0])
+    layer.activation, layer.clip = "leaky_relu", None
+    layer(inputs(2, "f32")[0])
 
 
 @pytest.mark.parametrize("row", activations.ACTIVATIONS, ids=str)

@@ -1,8 +1,14 @@
-"""torch.compile(model, backend="onedsl"): what runs onedsl's operators, and the results."""
+"""torch.compile(model, backend="onedsl"): what runs onedsl's operators, and the results.
+
+The laws have the values of each operator and activation. Here is which of the ways to write a model
+are fused and which must not be, the strides of results, PyTorch's other features, and inductor's
+code for a dozen networks. All others run without code (`without_code`).
+"""
 
 import copy
 import functools
 import logging
+import re
 import sys
 import threading
 from pathlib import Path
@@ -35,6 +41,19 @@ def activation(row, *, with_residual):
         lambda y, x: row.pytorch(F, y + x if with_residual else y),
         f"with {what}, forward and backward",
     )
+
+
+class GivenGradient(torch.autograd.Function):
+    """The sine of a value, whose gradient is another value."""
+
+    @staticmethod
+    def forward(ctx, x, gradient):
+        ctx.save_for_backward(gradient)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, diff_dst):
+        return ctx.saved_tensors[0], None
 
 
 # What is done with the result, and how the log describes it. Alone: None.
@@ -86,6 +105,7 @@ USES = {
     "other lower bound": (lambda y, x: y.clamp_min(-1).clamp_max(1), None),
     "bounds 0 and 0": (lambda y, x: y.clamp(0, 0) + x, None),
     "threshold": (lambda y, x: F.threshold(y, 0.5, 0.0), None),
+    "argument that is the gradient": (lambda y, x: GivenGradient.apply(F.silu(y), y), None),
     "narrowed before": (lambda y, x: F.relu(y.bfloat16()).float(), None),
     "no ReLU": (lambda y, x: y * 2, None),
 }
@@ -276,12 +296,16 @@ STRIDES = {
 
 
 @pytest.mark.parametrize("name", STRIDES)
-@pytest.mark.parametrize("code", ["operators", pytest.param("code", marks=pytest.mark.slow)])
-def test_strides_are_those_of_eager_pytorch(name, code, report, x, request):
+@pytest.mark.usefixtures("without_code")
+def test_strides_are_those_of_eager_pytorch(name, report):
     """Regression: those of batch norm's src, so views raised and as_strided was wrong."""
-    if code == "operators":
-        request.getfixturevalue("without_code")
-    use, what = STRIDES[name]
+    check_strides(name)
+    assert report()[0].startswith(f"1 by onedsl; 1 {STRIDES[name][1]}")
+
+
+def check_strides(name):
+    """Compare the results, and their strides, with those of eager PyTorch."""
+    use, _ = STRIDES[name]
     norm = nn.BatchNorm2d(8).to(memory_format=torch.channels_last)
     found = []
     for backend in None, "onedsl":
@@ -301,7 +325,6 @@ def test_strides_are_those_of_eager_pytorch(name, code, report, x, request):
     for ours, eager in zip(*reversed(found), strict=True):
         assert ours.stride() == eager.stride()
         assert torch.allclose(ours, eager, rtol=1e-4, atol=1e-4)
-    assert report()[0].startswith(f"1 by onedsl; 1 {what}")
 
 
 @pytest.mark.parametrize(
@@ -481,8 +504,9 @@ def test_result_as_its_own_gradient(report, x):
 def test_random_graphs_have_the_same_results():
     """Regression: the search compared some arguments only. `.ci/run` tests more graphs."""
     program = Path(__file__).parent / "programs" / "fused_graphs.py"
-    child = helpers.run_python(str(program), "400")
-    assert "400 graphs: 2" in child.stdout  # so many are fused: otherwise little is tested
+    child = helpers.run_python(str(program), "150")
+    fused = re.match(r"150 graphs: (\d+) fused", child.stdout)
+    assert int(fused[1]) > 60  # otherwise little is tested
 
 
 @pytest.mark.usefixtures("without_code")
@@ -515,10 +539,11 @@ def test_calls_that_the_operators_do_not_support(change):
         assert found[0] == found[1]
 
 
+@pytest.mark.usefixtures("without_code")
 def test_running_statistics_that_are_the_parameters(report):
     """As without onedsl. Eager PyTorch reads the parameters after it updates the statistics."""
     x, results = torch.randn(4, 3, 5, 5), []
-    for backend in "inductor", "onedsl":
+    for backend in "aot_eager_decomp_partition", "onedsl":
         torch._dynamo.reset()
         t, u = torch.full((3,), 2.0), torch.full((3,), 0.5)
         run = torch.compile(lambda x, t, u: F.batch_norm(x, t, u, t, u, True), backend=backend)
@@ -570,6 +595,7 @@ def test_other_internal_functions_of_inductor(report, x, monkeypatch, caplog):
     assert len([m for m in caplog.messages if "other internal functions" in m]) == 1
 
 
+@pytest.mark.usefixtures("without_code")
 @pytest.mark.parametrize(
     "op", ["native_batch_norm_backward", "_native_batch_norm_legit_functional"]
 )
@@ -641,18 +667,32 @@ def test_evaluation_is_inductors(norm, what, report, x):
     assert report() == [f"1 by onedsl; 1 {what} | 0 by inductor"]  # none of evaluation
 
 
-# With inductor's code
+# With inductor's code: what it generates around onedsl's operators, and how tensors are laid out
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
-@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last], ids=str)
-@pytest.mark.parametrize("use", ["relu", "relu6", "add relu", "no ReLU"])
+@pytest.mark.parametrize(
+    ("use", "memory_format", "dtype"),
+    [
+        ("relu", torch.contiguous_format, torch.float32),
+        ("relu6", torch.channels_last, torch.bfloat16),
+        ("add relu", torch.channels_last, torch.float32),
+        ("no ReLU", torch.contiguous_format, torch.bfloat16),
+    ],
+    ids=str,
+)
 @pytest.mark.slow
 def test_inductor(use, memory_format, dtype, report, x):
     torch.manual_seed(0)
     model = Plain(USES[use][0]).to(memory_format=memory_format)
     check_compiled(model, x.contiguous(memory_format=memory_format), dtype=dtype)
     assert f"1 {USES[use][1] or 'alone'}" in report()[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["order of the residual", "as_strided", "order of the gradient"])
+def test_strides_of_inductors_code(name, report):
+    check_strides(name)
+    assert len(report()) == 1
 
 
 class Stem(nn.Module):
@@ -699,6 +739,7 @@ def test_weight_standardization(report, caplog):
     assert report()[0].startswith("1 by onedsl")
 
 
+@pytest.mark.usefixtures("without_code")
 @pytest.mark.parametrize(
     ("use", "what"),
     [("relu", "with ReLU"), ("other lower bound", "alone, before aten.clamp_min.default")],
@@ -715,8 +756,10 @@ def test_no_gradients(use, what, report, x):
 
 @pytest.mark.parametrize("marked", [True, False])
 @pytest.mark.parametrize("with_layer", [True, False])
-def test_dynamic_shapes(with_layer, marked, report):
+def test_dynamic_shapes(with_layer, marked, report, request):
     """Support is decided for symbolic sizes, in one graph for all of them."""
+    if with_layer or marked:
+        request.getfixturevalue("without_code")
     layer = onedsl_torch.BatchNormAct2d(3, activation="relu")
 
     def function(x):
@@ -752,7 +795,9 @@ class NotFused(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["training", "evaluation", "dynamic", "checkpoint", "frozen"])
-def test_what_is_not_fused_is_decomposed(kind, report, x, caplog):
+def test_what_is_not_fused_is_decomposed(kind, report, x, caplog, request):
+    if kind not in ("training", "frozen"):
+        request.getfixturevalue("without_code")
     model = NotFused().train(kind not in ("evaluation", "frozen"))
     exact, shapes = copy.deepcopy(model).double(), [x.shape]
     options = {"dynamic": True} if kind == "dynamic" else {}

@@ -1,4 +1,8 @@
-"""The kernels that `enable` registers with PyTorch, called as ops."""
+"""The kernels that `enable` registers with PyTorch, called as ops.
+
+The laws call PyTorch's functions. Here are the arguments that only ops have (momentum, masks, saved
+statistics), what is left to PyTorch's own kernels and raises its errors, memory, and the run log.
+"""
 
 import contextlib
 import copy

@@ -1,4 +1,7 @@
-"""onedsl's operators: registration, memory layouts, errors, autograd; batch_norm_backward."""
+"""onedsl's operators in PyTorch: registration, fake results, autograd, and errors.
+
+The laws have the values of their real results.
+"""
 
 import itertools
 
@@ -167,6 +170,34 @@ def test_tensors_without_memory(offset, missing_bytes):
                 name = op._schema.arguments[i].name.removeprefix("forward_")
                 with pytest.raises((ValueError, RuntimeError), match=rf"storage .*\({name}\)"):
                     op(*arguments[:i], cut, *arguments[i + 1 :])
+
+
+def test_views_of_memory_that_was_cut_in_the_passes():
+    """A view with an offset, which ends after the storage."""
+
+    def cut(tensor):
+        memory = torch.cat([tensor.new_zeros(3), tensor])
+        view = memory[3:]
+        memory.untyped_storage().resize_(memory.nbytes - 1)
+        return view
+
+    passes = torch.ops.onedsl
+    src, vector = torch.randn(4, 5, 3, 2), torch.rand(5) + 0.5
+    absent, end = (None, None, None), (0.1, 1e-5)
+    for op, arguments, rest in (
+        (passes.batch_norm_training_apply, (src, vector, *absent), end),
+        (passes.batch_norm_training_backward_apply, (src, src, vector, vector, vector), ()),
+    ):
+        reduce = getattr(passes, op.__name__.replace("apply", "reduce"))
+        totals = reduce(*arguments, *rest[1:])
+        op(totals, *arguments, *rest)
+        with pytest.raises((ValueError, RuntimeError), match="totals of another call"):
+            op(cut(totals), *arguments, *rest)
+        for i, argument in enumerate(arguments):
+            if argument is vector:
+                changed = (*arguments[:i], cut(vector.bfloat16()), *arguments[i + 1 :])
+                with pytest.raises((ValueError, RuntimeError), match="storage was made too small"):
+                    op(totals, *changed, *rest)
 
 
 def test_vectors_in_another_layout():

@@ -2,19 +2,15 @@
 
 import copy
 import importlib
-import json
 import pickle
-import re
 import shutil
-import subprocess
 import sys
 
 import helpers
 import pytest
-from test_torch_memory import AVAILABLE
 from torch_helpers import nn, onedsl_torch, torch
 
-from onedsl.torch.__main__ import _speed_up, main
+from onedsl.torch.__main__ import main
 
 
 def test_an_older_pytorch_is_an_import_error(monkeypatch):
@@ -43,93 +39,6 @@ def test_saved_layers_name_the_public_module(name, options):
         assert type(other) is type(layer)
         assert all(map(torch.equal, other.state_dict().values(), layer.state_dict().values()))
         assert repr(other) == repr(layer)
-
-
-LOOP = helpers.PROGRAMS / "torch_loop.py"
-# With the variable set, --compare has no runs with huge pages alone.
-TWO_KINDS = {"THP_MEM_ALLOC_ENABLE": "1"}
-
-
-@pytest.mark.parametrize("steps", [10**9, 20], ids=["ended", "to the end"])
-def test_compare(steps):
-    options = ("--compare", "--seconds", "0.5", "--runs", "2")
-    environment = {} if steps == 20 else TWO_KINDS
-    child = helpers.run_python(
-        "-m", "onedsl.torch", *options, LOOP, str(steps), environment=environment
-    )
-    lines = child.stdout.splitlines()
-    has_three = AVAILABLE and not environment
-    kinds = ["PyTorch", "PyTorch, huge pages", "onedsl"] if has_three else ["PyTorch", "onedsl"]
-    runs = lines[1 : 1 + 2 * len(kinds)]
-    assert [line[:20].rstrip() for line in runs] == kinds * 2
-    assert lines[0].startswith(f"The script runs {len(runs)} times, for 0.5 s")
-    assert all(0 < float(line[20:].split()[0]) < 500 for line in runs)
-    assert all(0 <= int(line[20:].split()[4]) < 100 for line in runs)
-    speed_ups = [line.partition(": ")[0] for line in lines if line.startswith("speed-up")]
-    assert speed_ups == [f"speed-up over {kind}" for kind in kinds[:-1]]
-    assert by_layer(child.stdout) == ["1", *["3", "onedsl", "eager"] * 2]
-
-
-def by_layer(shown):
-    """Return the words of the last row of a report in what --compare shows."""
-    return shown.split("\n\n")[1].splitlines()[-1].split()
-
-
-WITH_ONEDSL = helpers.PROGRAMS / "torch_loop_with_onedsl.py"
-
-
-@pytest.mark.parametrize("how", ["imported", "layers"])
-def test_compare_of_a_script_that_uses_onedsl(how):
-    """Regression: the runs with PyTorch ran onedsl, so the speed-up was 1.0."""
-    options = ("--compare", "--seconds", "0.3", "--runs", "2")
-    command = ("-W", "ignore", "-m", "onedsl.torch", *options, WITH_ONEDSL, how)
-    child = helpers.run_python(*command, environment=TWO_KINDS)
-    assert "onedsl" in by_layer(child.stdout)
-    uses_layers = "layers of onedsl, which also run in the runs with PyTorch" in child.stdout
-    assert uses_layers == (how == "layers")
-
-
-def test_runs_of_a_compiled_script_that_uses_onedsl(tmp_path):
-    """Without onedsl, as --compare does for PyTorch, and with it."""
-    for kind, off in ("PyTorch", "1"), ("onedsl", "0"):
-        options = ("--measure", kind, tmp_path / kind, "--seconds", "0.3")
-        command = ("-W", "ignore", "-m", "onedsl.torch", *options, WITH_ONEDSL, "compiled")
-        helpers.run_python(*command, environment={"ONEDSL_DISABLE": off})
-        *_, is_by_onedsl, _ = json.loads((tmp_path / kind).read_text())
-        assert is_by_onedsl == (kind == "onedsl")
-
-
-@pytest.mark.parametrize(
-    ("command", "environment"),
-    [
-        (("-m", "torch.distributed.run", LOOP), {}),
-        (("torchrun", LOOP), {}),
-        ((LOOP, "9"), {"WORLD_SIZE": "2"}),
-    ],
-)
-def test_compare_of_several_processes(command, environment, tmp_path):
-    """Regression: the error was that the script did not call step()."""
-    (tmp_path / "torchrun").write_text("print(1)")
-    options = ("-m", "onedsl.torch", "--compare", *command)
-    child = helpers.run_python(*options, environment=environment, status=2, cwd=tmp_path)
-    assert "--compare cannot time a script that runs in several processes" in child.stderr
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
-        ([3.0, 2.2, 2.4], [2.0, 1.5, 2.1], "1.20 (1.05 to 2.00 by single runs)"),
-        ([2.0, 2.0], [2.5, 2.5], "0.80 (0.80 to 0.80 by single runs)"),
-        ([3.0, 2.0, 2.4], [2.0, 1.5, 2.1], "unclear, 0.95 to 2.00 by single runs"),
-        ([2.0, 2.1], [1.0, 3.0], "unclear, 0.67 to 2.10 by single runs"),
-    ],
-)
-def test_no_speed_up_is_made_of_noise(old, new, expected):
-    """Regression: on a busy machine, any ratio of two medians was printed as the speed-up."""
-    assert _speed_up(old, new, noisy=False).partition(":\n")[0] == expected
-    shown = _speed_up(old, new, noisy=True)
-    assert shown.startswith("unclear, ")
-    assert "other programs used CPUs" in shown
 
 
 @pytest.mark.parametrize(
@@ -205,53 +114,6 @@ def test_spawned_processes_run_without_onedsl():
     for arguments, expected in ([], "True False"), (["enable"], "True True"):
         child = helpers.run_python("-W", "ignore", "-m", "onedsl.torch", script, *arguments)
         assert child.stdout.split() == expected.split()
-
-
-def test_compare_of_unusual_scripts():
-    """Modules that cannot be inspected, a loop that catches SystemExit, a name in Unicode."""
-    script = helpers.PROGRAMS / "torch_unusual.py"
-    options = ("--compare", "--seconds", "0.3", "--runs", "2")
-    ascii_only = {"environment": TWO_KINDS | {"PYTHONIOENCODING": "ascii"}}
-    child = helpers.run_python("-W", "error", "-m", "onedsl.torch", *options, script, **ascii_only)
-    assert by_layer(child.stdout) == ["gr\\xf6sse", *["3", "onedsl", "eager"] * 2]
-
-
-@pytest.mark.parametrize(
-    "script", [("torch_loop_on_threads.py",), ("torch_loop.py", str(10**9), "10")], ids=str
-)
-def test_a_timed_run_ends(tmp_path, script):
-    """Regression: SystemExit ended one of several threads, or no optimizer was timed any more."""
-    file = tmp_path / "times"
-    options = ("--measure", "PyTorch", file, "--seconds", "0.3")
-    name, *arguments = script
-    helpers.run_python("-m", "onedsl.torch", *options, helpers.PROGRAMS / name, *arguments)
-    assert json.loads(file.read_text())[0] > 0
-
-
-def test_compare_without_space_for_its_output():
-    options = ("--compare", "--seconds", "0.1", "--runs", "2")
-    with open("/dev/full", "w") as full:
-        streams = {"capture_output": False, "stdout": full, "stderr": subprocess.PIPE}
-        command = ("-m", "onedsl.torch", *options, LOOP, "20")
-        child = helpers.run_python(*command, status=1, **streams)
-    assert re.fullmatch(r"python -m onedsl.torch: error: .*No space left on device\n", child.stderr)
-
-
-def test_compare_ends_quietly_if_its_pipe_closes():
-    with helpers.closed_pipe() as pipe:
-        options = ("--compare", "--seconds", "0.1", "--runs", "2")
-        child = helpers.run_python("-m", "onedsl.torch", *options, LOOP, "20", **pipe)
-    assert child.stderr == ""
-
-
-@pytest.mark.parametrize(
-    ("steps", "message"),
-    [(3, "must call step() of an optimizer"), (7, "the script failed with PyTorch: exit status 1")],
-)
-def test_scripts_that_cannot_be_compared(steps, message):
-    command = ("-m", "onedsl.torch", "--compare", LOOP, str(steps))
-    child = helpers.run_python(*command, status=1)
-    assert message in child.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """SyncBatchNorm on several processes against float64 batch norm of the whole batch.
 
-The decorator `on_ranks` runs a test on each rank of a group. Other tests pass functions of this
-module to `ranks.run`.
+No law has it, because its results depend on several processes: their agreement, their failures, and
+the conversion of models.
 """
 
 import copy

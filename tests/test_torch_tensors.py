@@ -1,4 +1,7 @@
-"""PyTorch's tensors as arguments and results of the operators."""
+"""PyTorch's tensors as arguments and results of the operators: what they have that arrays do not.
+
+The laws compare their bits with those of NumPy's arrays.
+"""
 
 import itertools
 

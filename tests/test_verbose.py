@@ -40,6 +40,28 @@ def test_the_words_of_the_log(log, says):
         says(line)
 
 
+def test_logging_is_configured_after_the_import():
+    """Regression: logging.config disables loggers that exist. A closed stderr was an error."""
+    code = """
+import logging.config, sys
+import numpy as np, onedsl
+
+op, ones = onedsl.BatchNormTrainingBackward(1e-5), np.ones((4, 16), np.float32)
+handlers = {"to stdout": {"class": "logging.StreamHandler", "stream": sys.stdout}}
+config = {"version": 1, "handlers": handlers, "root": {"handlers": [*handlers]}}
+for each in {"version": 1}, config:
+    logging.config.dictConfig(each)
+    op(ones, ones, ones[0], ones[0])
+logging.config.dictConfig({"version": 1, "root": {"handlers": []}})
+sys.stderr.close()
+op(ones, ones, ones[0], ones[0])
+"""
+    child = helpers.run_child(code, environment={"ONEDSL_VERBOSE": "1"})
+    for stream in child.stdout, child.stderr:
+        assert stream.startswith("BatchNormTrainingBackward f32 4x16x1 ")
+        assert len(stream.splitlines()) == 1
+
+
 def test_nested_scopes_log_once(log):
     with onedsl.verbose():
         with onedsl.verbose():

@@ -1,4 +1,7 @@
-"""oneDNN's graphs as they were written: `op.graph`, `Graph.partitions` and `Graph.compile`."""
+"""oneDNN's graphs as they were written: `op.graph`, `Graph.partitions` and `Graph.compile`.
+
+The laws have the results of repaired graphs of one call.
+"""
 
 import dataclasses
 import pickle
@@ -21,7 +24,7 @@ def gradient(**options):
     """Return the graph and the random problem of a gradient. Options: see defect.py."""
     op = defect.gradient(**options)
     src = op.inputs[0]
-    problem = testing.random_problem(src.shape, src.dtype, data_format=op.data_format)
+    problem = helpers.even_problem(src.shape, src.dtype, data_format=op.data_format)
     return Graph((op,)), problem
 
 
@@ -209,7 +212,7 @@ def test_graphs_of_several_ops(name, shape, repaired):
         with pytest.raises(onedsl.UnsupportedError, match="fewer than 4 dimensions"):
             graph.compile()
         return
-    values = helpers.values_of(testing.random_problem(shape))
+    values = helpers.values_of(helpers.even_problem(shape))
     arrays = {name: values[name] for name in graph.inputs}
     if "diff_dst" in arrays:
         expected = op(**arrays, beta=values["beta"], **options)
@@ -409,13 +412,13 @@ def test_only_repaired_sets_what_it_changed():
 
 
 def test_random_graphs():
-    child = helpers.run_script("random_graphs.py", "200")
+    child = helpers.run_script("random_graphs.py", "100")
     # Half of the graphs are bf16, which oneDNN does not support without AVX-512.
-    fewest_right = 60 if helpers.missing_isa("bf16") is None else 30
+    fewest_right = 30 if helpers.missing_isa("bf16") is None else 15
     for how in ("written", "repaired"):
         pattern = rf"{how}: (\d+) right, .*, (\d+) refused, (\d+) not judged"
         counts = re.search(pattern, child.stdout)
         assert counts
         assert int(counts[1]) > fewest_right
-        assert int(counts[2]) > 50
+        assert int(counts[2]) > 25
         assert int(counts[3]) < 10

@@ -23,6 +23,13 @@ from .info import facts
 from .output import console, microseconds, progress, ratio, table
 
 OTHERS = ("oneDNN", "PyTorch")
+IN_NCX, FLOOR = "NXC\n/NCX", "floor\n/time"
+NOTES = {
+    IN_NCX: "NXC/NCX: onedsl's times in the two formats.",
+    FLOOR: "floor: the minimum time of the algorithm at the memory bandwidth of a triad on tensors "
+    "of this size.",
+}
+"""Explanations of columns, which a table has only if they are not empty."""
 
 
 def layer_shapes(text: str) -> Sequence[Shape]:
@@ -107,7 +114,7 @@ def rows_tables(rows: Sequence[Row]) -> Iterator[Table]:
     """Build a table for each operation, with a gap between networks."""
     titles = (
         "layer\n(N, X, C)", "type,\nformat", "onedsl\nµs", "oneDNN\nµs", "PyTorch\nµs",
-        "speedup\nvs.\noneDNN", "speedup\nvs.\nPyTorch", "NXC\n/NCX", "floor\n/time",
+        "speedup\nvs.\noneDNN", "speedup\nvs.\nPyTorch", IN_NCX, FLOOR,
     )  # fmt: skip
     in_nxc = {
         (row.operation, row.shape, row.dtype): row.time("onedsl")
@@ -129,14 +136,18 @@ def rows_tables(rows: Sequence[Row]) -> Iterator[Table]:
         ]
 
     for operation, section in itertools.groupby(rows, lambda row: row.operation):
-        networks = itertools.groupby(section, lambda row: row.workload)
+        networks = [
+            [*map(line, network)]
+            for _, network in itertools.groupby(section, lambda row: row.workload)
+        ]
+        columns = zip(titles, *itertools.chain(*networks), strict=True)
+        notes = [NOTES[title] for title, *cells in columns if title in NOTES and any(cells)]
+        notes += ["*: noisy."] if any(row.noisy for row in rows) else []
         yield table(
             titles,
-            [list(map(line, network)) for _, network in networks],
+            networks,
             f"{operation}: median time per call, and onedsl's speedup over oneDNN and PyTorch",
-            "NXC/NCX: onedsl's times in the two formats. floor: the minimum time of the algorithm "
-            "at the memory bandwidth of a triad on tensors of this size. onedsl bench --help says "
-            "how calls are timed." + (" *: noisy." if any(row.noisy for row in rows) else ""),
+            " ".join([*notes, "onedsl bench --help says how calls are timed."]),
         )
 
 

@@ -46,10 +46,11 @@ REPAIR_HINT = "With --repair, the graph is changed to one that oneDNN computes"
 def run(graph_file: Path, repair: bool, seconds: float) -> int:
     """Run a graph by oneDNN, verify the results in float64, and time it.
 
-    GRAPH.json is written by oneDNN with ONEDNN_GRAPH_DUMP or by `onedsl export`. The graph runs as
-    it is, on random inputs. An output passes if its relative L2 error is within the tolerance of
-    onedsl.testing.assert_close for oneDNN, times the number of ops. The reference computes what
-    oneDNN documents. Where oneDNN is known to differ, the difference is printed.
+    GRAPH.json is written by `onedsl export`, or with ONEDNN_GRAPH_DUMP by a oneDNN that was built
+    with ONEDNN_ENABLE_GRAPH_DUMP. The graph runs as it is, on random inputs. An output passes if
+    its relative L2 error is within the tolerance of onedsl.testing.assert_close for oneDNN, times
+    the number of ops. The reference computes what oneDNN documents. Where oneDNN is known to
+    differ, the difference is printed.
 
     With `--repair`, the graph is changed as by `onedsl.graph.Graph.repaired`, and the changes are
     printed.

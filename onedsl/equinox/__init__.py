@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 
 from ..jax import batch_norm, batch_norm_frozen
-from ..jax.statistics import batch_statistics
+from ..jax.layers import batch_statistics, evaluate
 from ..tensors.options import Activation
 from ..tensors.spec import DataFormat, DataFormatLike, parse_data_format
 
@@ -47,8 +47,9 @@ class BatchNorm(eqx.nn.BatchNorm):
         items along the axis of `jax.vmap` of this name. The default is none: an input is a batch.
     eps, channelwise_affine, momentum, inference, dtype
         As in Equinox's layer.
-    mode : {"batch", "ema"}, default "batch"
-        As in Equinox's layer, whose default is "ema", with a warning.
+    mode : {"batch", "ema"}, default "ema" with a warning
+        As in Equinox's layer, which recommends "batch" for new code. A checkpoint needs the mode
+        that it was trained with.
     data_format : {"NCX", "NXC"} or DataFormat, default "NCX"
         Position of the channels: first (NCX), as in Equinox's convolutions, or last (NXC), not
         counting the axis of the batch.
@@ -63,10 +64,18 @@ class BatchNorm(eqx.nn.BatchNorm):
     In training in mode "batch", the layer calls `onedsl.jax.batch_norm` for the whole batch, also
     inside of a `jax.vmap` with ``axis_name``. In mode "ema", and with several names or the name of
     an axis of `jax.shard_map`, `jax.numpy` computes the statistics, and onedsl the gradient for
-    given statistics. `jax.grad` inside of this `jax.vmap` is not supported.
+    given statistics. In inference, `jax.numpy` computes the result and its gradient.
 
-    If a residual is added or there is an activation, the result is rounded once to the dtype, not
-    after each operation.
+    Differences from Equinox's layer:
+
+    - Forward mode (`jax.jvp`, `jax.linearize`) works in inference, not in training. Of a gradient,
+      it works in both: `jax.hessian`, or `jax.jvp` of `jax.grad`.
+    - In training, `jax.grad` inside of the `jax.vmap` with ``axis_name`` raises
+      NotImplementedError. Call `jax.grad` of the function that calls `jax.vmap`.
+    - Results are computed in f32. f64 inputs raise TypeError. f64 parameters and statistics, the
+      default under ``jax_enable_x64``, are converted, and an f32 input has an f32 result.
+    - If a residual is added or there is an activation, the result is rounded once to the dtype,
+      not after each operation.
 
     Examples
     --------
@@ -92,7 +101,7 @@ class BatchNorm(eqx.nn.BatchNorm):
         momentum: float = 0.99,
         inference: bool = False,
         dtype: Any = None,
-        mode: Literal["batch", "ema"] = "batch",
+        mode: Literal["batch", "ema", "legacy"] = "legacy",
         *,
         data_format: DataFormatLike = DataFormat.NCX,
         activation: Activation | None = None,
@@ -133,11 +142,14 @@ class BatchNorm(eqx.nn.BatchNorm):
         """
         del key
         inference = self.inference if inference is None else inference
-        given = [array for array in (x, self.weight, self.bias) if array is not None]
-        x = jnp.asarray(x, jnp.result_type(*given))
+        given = [x, *self._affine()]
+        if inference:
+            running = self._running(state)
+            given += running
+        x = jnp.asarray(x, jnp.result_type(*(array for array in given if array is not None)))
         tensors = [x] if residual is None else [x, jnp.asarray(residual, x.dtype)]
         if inference:
-            return self._normalize(tensors, *self._running(state)), state
+            return self._normalize(evaluate, tensors, *running), state
         if self.mode == "batch" and self.axis_name is None:
             return self._in_training(tensors, state)
         if self.mode == "batch" and _is_of_vmap(self.axis_name):
@@ -147,23 +159,27 @@ class BatchNorm(eqx.nn.BatchNorm):
         batch = batch_statistics(x, self._summed_axes(x.ndim), axis_name=self.axis_name)
         state = self._updated(state, batch)
         statistics = self._running(state) if self.mode == "ema" else batch
-        return self._normalize(tensors, *statistics), state
+        return self._normalize(batch_norm_frozen, tensors, *statistics), state
 
     def _in_training(self, tensors: list[Any], state: eqx.nn.State) -> tuple[Any, eqx.nn.State]:
         """Normalize a batch by its own statistics."""
-        dst, *batch = batch_norm(tensors[0], self.weight, self.bias, **self._options(tensors))
+        dst, *batch = batch_norm(tensors[0], *self._affine(), **self._options(tensors))
         return dst, self._updated(state, batch)
 
-    def _normalize(self, tensors: list[Any], mean: Any, variance: Any) -> Any:
-        """Normalize a batch, or an item of one, by the given statistics."""
+    def _normalize(self, compute: Any, tensors: list[Any], mean: Any, variance: Any) -> Any:
+        """Normalize a batch, or an item of one, by the given statistics and a function."""
         is_item = self.axis_name is not None
         if is_item:
             tensors = [tensor[None] for tensor in tensors]
         statistics = mean.astype(jnp.float32), variance.astype(jnp.float32)
-        dst = batch_norm_frozen(
-            tensors[0], *statistics, self.weight, self.bias, **self._options(tensors)
-        )
+        dst = compute(tensors[0], *statistics, *self._affine(), **self._options(tensors))
         return dst[0] if is_item else dst
+
+    def _affine(self) -> list[Any]:
+        """Return weight and bias, at most in f32, or None."""
+        return [
+            None if array is None else _at_most_f32(array) for array in (self.weight, self.bias)
+        ]
 
     def _options(self, tensors: list[Any]) -> dict[str, Any]:
         return {
@@ -181,15 +197,13 @@ class BatchNorm(eqx.nn.BatchNorm):
             return [*self.data_format.summed_axes(rank)]
         return [axis - 1 for axis in self.data_format.summed_axes(rank + 1) if axis > 0]
 
-    def _running(self, state: eqx.nn.State) -> tuple[Any, Any]:
-        """Return the running statistics that inference normalizes by, as Equinox's layer does."""
+    def _running(self, state: eqx.nn.State) -> list[Any]:
+        """Return the running statistics that inference normalizes by, at most in f32."""
         if self.mode == "ema":
-            mean, variance = state.get(self.ema_state_index)
-            return mean, variance
+            return [*map(_at_most_f32, state.get(self.ema_state_index))]
         steps = state.get(self.batch_counter)
         share = jnp.where(steps == 0, 1, 1 - self.momentum**steps)
-        mean, variance = state.get(self.batch_state_index)
-        return mean / share, variance / share
+        return [_at_most_f32(hidden / share) for hidden in state.get(self.batch_state_index)]
 
     def _updated(self, state: eqx.nn.State, batch: Any) -> eqx.nn.State:
         """Return the state with the updated running statistics."""
@@ -212,13 +226,33 @@ def _is_of_vmap(axis_name: Any) -> bool:
     return is_name and axis_name not in jax.sharding.get_abstract_mesh().manual_axes
 
 
+def _at_most_f32(array: Any) -> Any:
+    """Convert an array of f64 to f32."""
+    return array.astype(jnp.float32) if array.dtype == jnp.float64 else array
+
+
+def _raise_not_differentiable(*_: Any) -> Any:
+    raise NotImplementedError(
+        "onedsl.equinox.BatchNorm must be differentiated outside of the jax.vmap with its "
+        "axis_name, got a derivative inside of it. Call jax.grad of the function that calls "
+        "jax.vmap"
+    )
+
+
+# JAX differentiates the item only inside of the named axis; outside, `_items` is the derivative's.
+_differentiated_item = jax.custom_vjp(
+    lambda whole, index: jax.lax.dynamic_index_in_dim(whole, index, keepdims=False)
+)
+_differentiated_item.defvjp(_raise_not_differentiable, _raise_not_differentiable)
+
+
 @custom_vmap
 def _item(whole: Any, index: Any) -> Any:
     """Return the item of a batch at the index along a named axis of `jax.vmap`.
 
     Under that `jax.vmap`, this is the batch itself, without a copy.
     """
-    return jax.lax.dynamic_index_in_dim(whole, index, keepdims=False)
+    return _differentiated_item(whole, index)
 
 
 @_item.def_vmap

@@ -16,12 +16,15 @@ They also compute what follows batch norm, the addition of a residual and an act
 - Statistics are computed in f32, and by deviations from the mean: ``use_fast_variance`` has no
   effect. ``force_float32_reductions=False`` raises NotImplementedError.
 - f64 and complex inputs raise TypeError.
+- Forward mode (`jax.jvp`, `jax.linearize`) works in evaluation, not in training. Of a gradient, it
+  works in both: `jax.hessian`, or `jax.jvp` of `jax.grad`.
 - If a residual is added or there is an activation, the result is rounded once to the dtype, not
   after each operation.
 
-With a mask or ``axis_name``, `jax.numpy` computes the statistics, and onedsl the gradient for given
-statistics. Without them, the layers call `onedsl.jax.batch_norm`. On arrays that `jax.jit` shards,
-the statistics are those of the whole batch, as Flax's are.
+In training with a mask or ``axis_name``, `jax.numpy` computes the statistics, and onedsl the
+gradient for given statistics. Without them, the layers call `onedsl.jax.batch_norm`. In evaluation,
+`jax.numpy` computes the result and its gradient. On arrays that `jax.jit` shards, the statistics
+are those of the whole batch, as Flax's are.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ..jax import batch_norm, batch_norm_frozen
-from ..jax.statistics import batch_statistics
+from ..jax.layers import batch_statistics, evaluate
 from ..tensors.spec import DataFormat
 
 
@@ -45,14 +45,16 @@ def normalize(
         dst, *batch = batch_norm(to_tensor(src), *affine, **options)
         mean, variance = (array.reshape(sizes) for array in batch)
         return from_tensor(dst), mean, variance
+    compute: Any = evaluate
     if running is None:
+        compute = batch_norm_frozen
         summed = [axis for axis in range(src.ndim) if axis not in channel_axes]
         groups = layer.axis_index_groups
         running = batch_statistics(
             src, summed, mask=mask, axis_name=axis_name, axis_index_groups=groups
         )
     flat = [jnp.ravel(array).astype(jnp.float32) for array in running]
-    dst = batch_norm_frozen(to_tensor(src), *flat, *affine, **options)
+    dst = compute(to_tensor(src), *flat, *affine, **options)
     return from_tensor(dst), *running
 
 

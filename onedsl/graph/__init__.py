@@ -9,8 +9,9 @@ converted.
 the original: ``backend="onednn"`` runs it, and `Graph.changes` lists what differs.
 
 `Graph.from_json` reads files written by `Graph.to_json`, files of benchdnn's ``inputs/graph``, and
-oneDNN's dumps (``ONEDNN_GRAPH_DUMP=graph`` or ``subgraph``). oneDNN writes dumps only if it was
-built with ``ONEDNN_ENABLE_GRAPH_DUMP``, which the PyPI wheels are not.
+oneDNN's dumps (``ONEDNN_GRAPH_DUMP=graph`` or ``subgraph``), with the names of ops in oneDNN 3.0 or
+newer. oneDNN writes dumps only if it was built with ``ONEDNN_ENABLE_GRAPH_DUMP``, which the PyPI
+wheels are not.
 
 Examples
 --------

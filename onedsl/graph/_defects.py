@@ -45,24 +45,25 @@ class Defect(NamedTuple):
     fixed_in: tuple[int, int, int] | None = None
     """The first version that was seen not to do this."""
     right_in: tuple[int, int, int] | None = None
-    """The last version before those of `seen_in` that was seen not to do this."""
+    """The last version before those of `seen_in` that was seen not to do this. Required unless the
+    oldest version of the table does."""
     of_intel: bool = True
     """Whether builds by Intel's compiler do this, too."""
 
     def is_in(self, version: tuple[int, int, int]) -> bool | None:
         """Return whether a version of oneDNN has this defect, or None if that is unknown.
 
-        For example seen in 3.2 and 3.11: 3.5 has it, and 3.13 may. If it was right in 3.0, that
-        does not have it, and 3.1 may. The version is one by the loaded oneDNN's compiler, on which
-        some defects depend.
+        For example seen in 3.2 and 3.11: 3.5 has it, and 3.1 and 3.13 may. If it was right in 3.0,
+        that and older ones do not have it. The version is one by the loaded oneDNN's compiler, on
+        which some defects depend.
         """
         if onednn.is_of_intel() and not self.of_intel:
             return False
         if self.fixed_in is not None and version >= self.fixed_in:
             return False
-        if self.right_in is not None and version < self.seen_in[0]:
-            return False if version <= self.right_in else None
-        return True if version <= self.seen_in[-1] else None
+        if self.right_in is not None and version <= self.right_in:
+            return False
+        return True if self.seen_in[0] <= version <= self.seen_in[-1] else None
 
     def message(self, version: tuple[int, int, int]) -> str:
         """Return what happens, the versions that do it, and the remedy, for a loaded version."""

@@ -37,7 +37,9 @@ the gradient recomputes the argument of the activation, and reads src and the re
 **Not supported**
 
 - Devices other than CPUs.
-- Forward mode (`jax.jvp`, `jax.jacfwd`) of `batch_norm` and `batch_norm_frozen`.
+- Forward mode (`jax.jvp`, `jax.jacfwd`, `jax.linearize`) of `batch_norm` and `batch_norm_frozen`:
+  JAX has no public way to define both modes of a function. Their gradients support it (`jax.jvp` of
+  `jax.grad`), and so does evaluation with the layers of `onedsl.flax` and `onedsl.equinox`.
 - Second derivatives inside `jax.shard_map` before JAX 0.8.
 - Distribution of the work over devices under `jax.vmap`, and inside a `jax.shard_map` over only
   some axes of a mesh. Such programs return correct results, but each device computes the whole

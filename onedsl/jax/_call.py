@@ -25,6 +25,7 @@ from ..operators import (
 from ..operators.batch_norm_act_training_backward import BatchNormActGradients
 from ..operators.batch_norm_training_backward import BatchNormGradients
 from ..operators.schema import OpSchema
+from ..runtime.import_errors import second_import_message
 from ..tensors.ports import Port
 from ._arguments import Attributes
 
@@ -61,6 +62,8 @@ try:  # allows export of programs that return BatchNormGradients
     )
 except ImportError:  # JAX 0.6 has no jax.export without absl-py
     pass
+except ValueError as _error:
+    raise ImportError(second_import_message("onedsl.jax", "JAX")) from _error
 
 
 def backward(

@@ -146,6 +146,7 @@ _frozen_layer.defvjp(_frozen_forward_rule, _frozen_backward_rule)
 
 
 batch_norm_frozen = _jitted("batch_norm_frozen", _frozen_layer)
+evaluation = _jitted("batch_norm_evaluation", _formulas.frozen_layer)
 
 
 def _instantiate(cotangent: Any) -> jax.Array:

@@ -45,6 +45,14 @@ def subinterpreter_error() -> str:
     )
 
 
+def second_import_message(package: str, library: str) -> str:
+    """Return a message for a package whose modules were imported before, and then removed."""
+    return (
+        f"{package} must be imported once in a process, because {library} keeps what it has "
+        "registered. Start Python again"
+    )
+
+
 def import_error_message(error: ImportError) -> str:
     """Return a message with the cause and the remedy of an ImportError of ``onedsl._core``."""
     text = str(error)

@@ -17,8 +17,13 @@ else:
     # A child that was forked during the import would wait for it forever.
     _lock = ForkLock()
 
+    _NAMES = {
+        *("CompiledGraph", "build_hash", "compile_graph", "cpu_isa", "cpu_runtime"),
+        *("graph_partitions", "is_of_intel", "make_engine", "missing_isa", "version"),
+    }
+
     def __getattr__(name: str) -> Any:
-        if name.startswith("__"):
+        if name not in _NAMES:  # pickle asks every module for a name, and expects this error
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         with _lock:
             try:

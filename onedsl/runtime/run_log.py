@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from typing import Any, NamedTuple
 
 from .. import _core
@@ -109,9 +110,12 @@ def info(logger: logging.Logger, message: str, *arguments: object) -> None:
         record = logger.makeRecord(
             logger.name, logging.INFO, __file__, 0, message, arguments, None, "info"
         )
+        # Not by handle(): logging.config's functions disable all loggers that exist, by default.
+        if not logger.filter(record):
+            return
         if logger.hasHandlers():
-            logger.handle(record)
-        elif logging.lastResort and logger.filter(record):
+            logger.callHandlers(record)
+        elif logging.lastResort and not getattr(sys.stderr, "closed", True):
             logging.lastResort.handle(record)
 
 
@@ -125,8 +129,9 @@ def verbose() -> Subscription:
     """Log operator, ports, implementation, threads and time of every run from now on.
 
     Every run is logged once, whichever thread calls it. The logger is ``onedsl`` and the level is
-    INFO, which this function enables. The logger writes to stderr if the program has not configured
-    logging.
+    INFO, which this function enables, also if logging.config has disabled the logger. The logger
+    writes to stderr if the program has not configured logging. Its handlers run inside the call. In
+    a call of PyTorch, autograd is off there, also in signal handlers that run meanwhile.
 
     The environment variable ``ONEDSL_VERBOSE=1`` does the same in every process that inherits it,
     workers and ranks included, from ``import onedsl`` on. Other values have no effect.

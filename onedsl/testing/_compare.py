@@ -64,7 +64,7 @@ def assert_close(
       all terms, which oneDNN rounds, too.
 
     Both values are accepted where rounding decides on which side of a kink the argument of an
-    activation is.
+    activation is. If all terms of the argument are 0, rounding does not.
 
     Parameters
     ----------
@@ -77,7 +77,8 @@ def assert_close(
     factor : float
         A factor by which all tolerances are multiplied.
     backend : {"auto", "onednn", "native"}
-        The backend that computed the results.
+        The backend that computed the results. Pass "onednn" for another implementation that sums in
+        f32, too.
 
     Raises
     ------
@@ -116,7 +117,10 @@ def assert_close(
         if backend == "onednn":
             remark = ". oneDNN sums in f32, which this tolerance includes"
         elif np.all(error <= of_onednn):
-            remark = '. If oneDNN computed it, pass backend="onednn": oneDNN sums in f32'
+            remark = (
+                ". This is within the error of sums in f32. If oneDNN, or another implementation "
+                'that sums in f32, computed it, pass backend="onednn"'
+            )
         with np.errstate(all="ignore"):
             at = np.unravel_index(np.argmax(error / limit), error.shape)
         raise AssertionError(

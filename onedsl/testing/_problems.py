@@ -16,9 +16,10 @@ class Problem(NamedTuple):
     """Inputs of one call, in the order of `BatchNormTrainingBackward`'s arguments."""
 
     src: Array
-    """Normally distributed, with mean 0.5 and standard deviation 1.5."""
+    """Normally distributed, with mean 0.5 and standard deviation 1.5. The last of several channels
+    has mean 0 and standard deviation 0.01, so that results depend on epsilon."""
     diff_dst: Array
-    """Correlated with src, as in training."""
+    """Correlated with src, as in training. Its size is the same in each channel."""
     mean: Array
     """Mean of src, for each channel."""
     variance: Array
@@ -66,10 +67,15 @@ def random_problem(
         raise ValueError(f"shape must have at least 2 dimensions, got {shape}")
     tensor, stats = DTYPES[spec.dtype], DTYPES[dtype_name(stats_dtype, "stats_dtype")]
     rng = np.random.default_rng(seed)
-    src = (rng.standard_normal(shape) * 1.5 + 0.5).astype(tensor)
+    parsed = parse_data_format(data_format)
+    axes, channels = parsed.summed_axes(len(shape)), parsed.channels_of(shape)
+    normal = rng.standard_normal(shape)
+    src = (normal * 1.5 + 0.5).astype(tensor)
     diff_dst = (rng.standard_normal(shape) + 0.25 + 0.5 * src.astype(np.float32)).astype(tensor)
-    parsed, x = parse_data_format(data_format), src.astype(np.float64)
-    axes, channels = parsed.summed_axes(x.ndim), parsed.channels_of(shape)
+    if channels[0] > 1:
+        last = np.moveaxis(src, parsed.channel_axis, 0)[-1]
+        last[...] = np.moveaxis(normal, parsed.channel_axis, 0)[-1] * 0.01
+    x = src.astype(np.float64)
     mean = x.mean(axes) if x.size else np.zeros(channels)
     variance = x.var(axes) if x.size else np.ones(channels)
     gamma = rng.uniform(0.5, 2, channels)

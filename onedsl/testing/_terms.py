@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+import ml_dtypes
 import numpy as np
 
 from ..tensors.dtypes import DTYPES
@@ -21,9 +22,9 @@ ARGUMENT_ERROR = 2.0**-20
 ROUNDING: dict[str, float] = {"f32": 0.0, "bf16": 2.0**-8, "f16": 2.0**-11}
 """Error by rounding to a dtype, relative to the rounded number. That of f32 is one of many."""
 
-_CURVATURE = 1.2
-"""More than the slopes (1.13) and the second derivatives of all activations."""
-
+_SLOPE, _CURVATURE = 1.5, 0.8
+"""Upper bounds of the slopes and of the second derivatives of all activations, by Hardswish and
+GELU."""
 
 ONEDNN_SUM_ERROR = 5e-8
 """Relative error of oneDNN's f32 sums, times the square root of the number of elements per channel.
@@ -56,10 +57,16 @@ def onednn_sum_error(num_summed: int) -> float:
 AnyResult = TypeVar("AnyResult", bound=Result)
 
 
-def rounding_of(array: Any) -> float:
-    """Return the error by rounding to an array's dtype. Dtypes of results only have one."""
-    names = [name for name, dtype in DTYPES.items() if dtype == getattr(array, "dtype", None)]
-    return ROUNDING[names[0]] if names else 0.0
+def rounding_of(array: Any) -> tuple[float, float]:
+    """Return the errors by rounding to an array's dtype, relative and absolute, 0 for other dtypes.
+
+    The absolute one is that of tiny numbers.
+    """
+    for name, dtype in DTYPES.items():
+        if dtype == getattr(array, "dtype", None):
+            info: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+            return ROUNDING[name], float(info.smallest_subnormal)
+    return 0.0, 0.0
 
 
 def attach(result: AnyResult, terms: Sequence[Terms]) -> AnyResult:
@@ -143,12 +150,13 @@ def of_activation_gradient(
     magnitude: Float64,
     diff_dst: Float64,
     derivative: Float64,
-    rounding: float,
+    rounding: tuple[float, float],
 ) -> Terms:
     """Return the terms of an activation's gradient, ``diff_dst * derivative``.
 
-    `y` is the activation's argument, `magnitude` that of the terms of y. `rounding` is the error by
-    rounding to the dtype of the activation's result, which decides the gradient of a ReLU.
+    `y` is the activation's argument, `magnitude` that of the terms of y. `rounding` are the errors
+    by rounding to the dtype of the activation's result, which decides the gradient of a ReLU or a
+    LeakyReLU.
     """
     slope = 0.01 if parameter is None else parameter
     jumps: dict[str, tuple[tuple[float | None, ...], float]] = {
@@ -157,10 +165,11 @@ def of_activation_gradient(
         "hardswish": ((-3, 3), 0.5),
     }
     kinks, jump = jumps.get(activation, ((), 0.0))
-    margin = ARGUMENT_ERROR * magnitude + 2.0**-24
-    if activation == "relu":
-        margin = margin + rounding * np.abs(y)
-    near = [np.abs(y - kink) <= margin for kink in kinks if kink is not None]
+    margin = ARGUMENT_ERROR * magnitude
+    if activation in ("relu", "leaky_relu"):
+        margin = margin + rounding[0] * np.abs(y) + rounding[1]
+    # If all terms are 0, as with gamma = beta = 0, the argument is 0 without an error.
+    near = [(np.abs(y - kink) <= margin) & (magnitude > 0) for kink in kinks if kink is not None]
     slack = np.abs(diff_dst) * jump * (np.any(near, axis=0) if near else 0.0)
     error = 0.0 if activation in ("relu", "leaky_relu") else _CURVATURE * magnitude
     return Terms(np.abs(diff_dst) * (np.abs(derivative) + error), 0.0, slack)
@@ -168,7 +177,7 @@ def of_activation_gradient(
 
 def _slope(activation: str, parameter: float | None) -> float:
     """Return a bound of the slopes of an activation."""
-    return max(_CURVATURE, abs(parameter or 0.0)) if activation == "leaky_relu" else _CURVATURE
+    return max(_SLOPE, abs(parameter or 0.0)) if activation == "leaky_relu" else _SLOPE
 
 
 def of_forward(

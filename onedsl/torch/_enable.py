@@ -10,7 +10,6 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -20,7 +19,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .. import _core
 from ..runtime.fork_lock import ForkLock
+from ..runtime.import_errors import second_import_message
 from . import _huge_pages, _switch
+from ._context import call_outside_modes
 
 _registering: list[None] = []  # not empty during the call that registers the kernels
 # A fork waits for the registration, so that a child has all of it or none.
@@ -52,7 +53,10 @@ def _override(register: Callable[[Any], None], argument: Any) -> None:
 # PyTorch's own kernels as ops, to compare them with the ops that they compute. Defined here,
 # because PyTorch rejects a second definition after an interrupt. Kept, because inductor of PyTorch
 # 2.11 looks up all ops that ever were.
-_library = torch.library.Library("onedsl_pytorch", "DEF")
+try:
+    _library = torch.library.Library("onedsl_pytorch", "DEF")
+except RuntimeError as _error:
+    raise ImportError(second_import_message("onedsl.torch", "PyTorch")) from _error
 for _overload in _OPS.values():
     _library.define(str(_overload._schema).partition("::")[2])
 _override(_core.register_pytorchs_kernels, _library.ns)
@@ -62,11 +66,9 @@ _override(_core.register_pytorchs_kernels, _library.ns)
 def _differences() -> dict[str, str]:
     """Return how PyTorch's own kernels differ from the ops, by op: an empty string if they do not.
 
-    onedsl calls the kernels by private names, which do not contain the types of their results. They
-    are compared on a new thread, where none of PyTorch's modes and default devices is in effect.
+    onedsl calls the kernels by private names, which do not contain the types of their results.
     """
-    with ThreadPoolExecutor(1) as pool:
-        return dict(zip(_OPS, pool.map(_difference, _OPS), strict=True))
+    return call_outside_modes(lambda: {name: _difference(name) for name in _OPS})
 
 
 def _difference(name: str) -> str:
@@ -178,12 +180,23 @@ def enable(*, huge_pages: bool = True) -> _core.TorchUse:
     Parameters
     ----------
     huge_pages : bool, default True
-        Whether to let PyTorch use huge pages, by its own switch ``THP_MEM_ALLOC_ENABLE=1``. A step
-        then has far fewer page faults, whatever computes it. PyTorch reads the switch once, at the
-        first tensor of the process: **call enable before it**. Later, and where the kernel has no
-        huge pages, the call has no effect on memory: the logger ``onedsl.torch`` states the reason
-        at level INFO, and `report` shows it. A value that the user has set remains. Processes that
-        the program starts inherit the switch. `disable` does not undo it.
+        Whether to let PyTorch use huge pages, by its own switch ``THP_MEM_ALLOC_ENABLE=1``. In most
+        networks, a step then has far fewer page faults, whatever computes it. PyTorch reads the
+        switch once, at the first tensor of the process: **call enable before it**. A later call
+        has no effect on memory, and the first one warns. A value that the user has set remains.
+        Where the kernel has no huge pages, the logger ``onedsl.torch`` states it at level INFO.
+        `report` shows each of these reasons. Processes that the program starts inherit the switch.
+        `disable` does not undo it.
+
+        Set False in two cases. Large tensors that are written sparsely, such as replay buffers,
+        hash and embedding tables and sparse caches, take 2 MB for each page of 4 KB that is
+        written. And networks whose large tensors have one size above 4 MB have as many page faults
+        with huge pages as without.
+
+    Warns
+    -----
+    RuntimeWarning
+        If ``huge_pages`` is True, but a tensor was made before, so that PyTorch cannot use them.
 
     Raises
     ------
@@ -217,7 +230,7 @@ def enable(*, huge_pages: bool = True) -> _core.TorchUse:
     Examples
     --------
     >>> onedsl.torch.enable()  # doctest: +SKIP
-    >>> with onedsl.torch.enable():  # doctest: +SKIP
+    >>> with onedsl.torch.enable(huge_pages=False):  # doctest: +SKIP
     ...     train(model)
     """
     if _switch.is_off():

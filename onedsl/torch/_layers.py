@@ -20,6 +20,11 @@ from ._operators import (
 )
 
 
+def _number(value: Any) -> Any:
+    """Return a number of NumPy or a 0-d tensor as a float, and anything else unchanged."""
+    return float(value) if isinstance(value, (np.generic, np.ndarray, Tensor)) else value
+
+
 class Layer(nn.modules.batchnorm._BatchNorm):
     """The base class of onedsl's layers: their state in training, and tracing."""
 
@@ -32,9 +37,7 @@ class Layer(nn.modules.batchnorm._BatchNorm):
 
         torch.compile traces such numbers as tensors, which operators do not accept as numbers.
         """
-        is_array = isinstance(value, (np.generic, np.ndarray, Tensor))
-        is_number = is_array and name in ("eps", "momentum", "clip", "negative_slope")
-        super().__setattr__(name, float(value) if is_number else value)
+        super().__setattr__(name, _number(value) if name in ("eps", "momentum") else value)
 
     def _running_statistics(self) -> tuple[Tensor | None, Tensor | None]:
         """Return the statistics that the layer updates in training."""
@@ -54,7 +57,9 @@ class Layer(nn.modules.batchnorm._BatchNorm):
         return tracer.create_proxy("call_module", tracer.path_of_module(self), inputs, {})
 
 
-class _ActLayer(Layer):
+class BatchNormAct(Layer):
+    """The base class of the layers below. Error messages of Python contain its name."""
+
     activation: Activation
     clip: float | None
     negative_slope: float | None
@@ -76,10 +81,19 @@ class _ActLayer(Layer):
     ) -> None:
         positional = (num_features, eps, momentum, affine, track_running_stats, device, dtype)
         super().__init__(*positional, bias=bias)
-        self.activation = attributes.parse_activation(activation)
-        self.clip = attributes.PARSERS["clip"](clip)
-        self.negative_slope = attributes.PARSERS["negative_slope"](negative_slope)
-        attributes.parameter_of(self.activation, clip=self.clip, negative_slope=self.negative_slope)
+        self.activation, self.clip, self.negative_slope = activation, clip, negative_slope
+        self._parameter()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; those of the activation are validated."""
+        if name in ("activation", "clip", "negative_slope"):
+            value = attributes.PARSERS[name](_number(value))
+        super().__setattr__(name, value)
+
+    def _parameter(self) -> float | None:
+        """Return the parameter of the activation, or raise if it has no such parameter."""
+        given = {"clip": self.clip, "negative_slope": self.negative_slope}
+        return attributes.parameter_of(self.activation, **given)
 
     def extra_repr(self) -> str:
         """Return the attributes, for ``repr``."""
@@ -95,10 +109,14 @@ class _ActLayer(Layer):
         if isinstance(src, torch.fx.Proxy):
             return self._in_fx(src, *([] if residual is None else [residual]))
         self._check_input_dim(src)
+        if residual is not None and residual.shape != src.shape:
+            raise ValueError(
+                f"residual must have the input's shape {tuple(src.shape)}, got "
+                f"{tuple(residual.shape)}"
+            )
         running = self._running_statistics()
         weight, bias, eps = self.weight, self.bias, self.eps
-        parameter = self.clip if self.negative_slope is None else self.negative_slope
-        activation = attributes.parse_activation(self.activation), parameter
+        activation = self.activation, self._parameter()
         given = (src, weight, bias, residual)
         inputs = (src, *running, weight, bias, residual)
         if (
@@ -123,7 +141,7 @@ class _ActLayer(Layer):
         return activate(dst, *activation)
 
 
-class BatchNormAct1d(_ActLayer, nn.BatchNorm1d):
+class BatchNormAct1d(BatchNormAct, nn.BatchNorm1d):
     """torch.nn.BatchNorm1d, an optional addition and an activation, as one layer.
 
     It is called with the input and, as at the end of a residual block, with a residual of the same
@@ -157,21 +175,25 @@ class BatchNormAct1d(_ActLayer, nn.BatchNorm1d):
 
     In training, the result has the input's order of axes in memory, also where PyTorch's would be
     contiguous, and running statistics are updated by operators that autograd notices: a result of
-    evaluation cannot be differentiated after the layer was trained. PyTorch's functions that
-    replace layers of batch norm, such as its convert_sync_batchnorm, lose the activation.
+    evaluation cannot be differentiated after the layer was trained.
+
+    PyTorch's functions that replace layers of batch norm or include them in convolutions, such as
+    its convert_sync_batchnorm and fuse_conv_bn_eval, lose the activation without a warning, and its
+    quantization does not include these layers in convolutions. Load the state dict into a model
+    with ``torch.nn.BatchNorm2d`` and the activation before: it has the same names.
 
     The layers change nothing else in the process. ``THP_MEM_ALLOC_ENABLE=1`` in the environment
     saves most page faults of a step.
     """
 
 
-class BatchNormAct2d(_ActLayer, nn.BatchNorm2d):
+class BatchNormAct2d(BatchNormAct, nn.BatchNorm2d):
     """torch.nn.BatchNorm2d, an addition and an activation as one layer: see `BatchNormAct1d`."""
 
 
-class BatchNormAct3d(_ActLayer, nn.BatchNorm3d):
+class BatchNormAct3d(BatchNormAct, nn.BatchNorm3d):
     """torch.nn.BatchNorm3d, an addition and an activation as one layer: see `BatchNormAct1d`."""
 
 
-for _class in _ActLayer.__subclasses__():
+for _class in BatchNormAct.__subclasses__():
     _class.__module__ = "onedsl.torch"  # the name in saved models

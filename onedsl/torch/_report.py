@@ -7,7 +7,7 @@ import sys
 import threading
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -182,18 +182,27 @@ class report:  # noqa: N801 - called as a function, like torch.set_grad_enabled
             rows.append((layer, texts[0] or absent[0], texts[1] or absent[1]))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        return "\n".join(filter(None, [_total(calls), *lines, _huge_pages.note()]))
+        return "\n".join(filter(None, [_total(calls, self._layers), *lines, _huge_pages.note()]))
 
 
-def _total(calls: _Calls) -> str:
+def _total(calls: _Calls, layers: Collection[str]) -> str:
     """Return a line with the number of layers whose forward pass in training was onedsl's."""
-    kinds = [
-        [what for what in counts if "evaluation" not in what]
-        for (_, pass_), counts in calls.items()
+    kinds = {
+        name: [what for what in counts if "evaluation" not in what]
+        for (name, pass_), counts in calls.items()
         if pass_ == "forward"
+    }
+    unknown = sum(_UNKNOWN in layer for layer in kinds.values())
+    known = [
+        layer
+        for name, layer in kinds.items()
+        # The row of a compiled module is that of its unknown layers, and no other layer.
+        if layer
+        and _UNKNOWN not in layer
+        and not (unknown and {*name.split(" or ")}.isdisjoint(layers))
     ]
-    unknown = sum(_UNKNOWN in layer for layer in kinds)
-    known = [layer for layer in kinds if layer and _UNKNOWN not in layer]
     ours = sum(all(what.startswith("onedsl") for what in layer) for layer in known)
-    total = f"{ours} of {len(known)} layers by onedsl"
-    return f"{total}, {unknown} unknown" if unknown else total if known else ""
+    total = f"{ours} of {len(known)} layers by onedsl" if known else ""
+    if not unknown:
+        return total
+    return f"{total}, {unknown} unknown" if total else f"{unknown} of {unknown} layers unknown"

@@ -207,6 +207,11 @@ class Call:
         return {name: array for name, array in pairs if array is not None}
 
 
+def bytes_of(values: dict[str, Any]) -> dict[str, bytes]:
+    """Return the bytes of arrays."""
+    return {name: a.tobytes() for name, a in values.items() if isinstance(a, np.ndarray)}
+
+
 def gradients_of_batch(call: Call, values: dict[str, Any]) -> Any:
     """Return the gradients by the reference. Batch statistics are those of src, in float64."""
     if call.target.broadcast:

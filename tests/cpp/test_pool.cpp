@@ -13,6 +13,8 @@ namespace {
 
 // Allocations of this thread until the one that fails; 0: none fails.
 thread_local int allocations_left = 0;
+// Blocks of memory that are not freed.
+std::atomic<int> blocks = 0;
 
 }  // namespace
 
@@ -20,10 +22,14 @@ void* operator new(const std::size_t bytes) {
   void* const memory =
       allocations_left > 0 && --allocations_left == 0 ? nullptr : std::malloc(bytes);
   if (memory == nullptr) throw std::bad_alloc();
+  ++blocks;
   return memory;
 }
-void operator delete(void* const memory) noexcept { std::free(memory); }
-void operator delete(void* const memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* const memory) noexcept {
+  if (memory != nullptr) --blocks;
+  std::free(memory);
+}
+void operator delete(void* const memory, std::size_t) noexcept { operator delete(memory); }
 
 namespace onedsl::test {
 namespace {
@@ -34,12 +40,14 @@ struct OwnThreads {
   bool throws = false;  // instead of returning an error
   bool late = false;    // tasks begin some time after they are scheduled
   std::vector<std::thread> tasks = {};
+  int rejected = 0;
   int destroyed_errors = 0;
 };
 
 xla::abi::Error* schedule(xla::abi::ScheduleArguments* const arguments) {
   auto& own = *static_cast<OwnThreads*>(arguments->context);
   if (own.accepted == 0) {
+    ++own.rejected;
     if (own.throws) throw std::bad_alloc();
     return reinterpret_cast<xla::abi::Error*>(&own);
   }
@@ -101,9 +109,10 @@ bool run_in_pool(OwnThreads& own, const int workers, const int failing_allocatio
   const xla::Pool pool(api, &own);
   check(pool.count() == 8, "the pool has ", pool.count(), " threads");
   bool had_memory = true;
+  own.tasks.reserve(static_cast<std::size_t>(3 * workers));
+  const int blocks_before = blocks;
   {
     CountedLoops loops(workers);
-    own.tasks.reserve(static_cast<std::size_t>(3 * workers));
     allocations_left = failing_allocation;
     try {
       pool.run(loops, workers);
@@ -114,6 +123,11 @@ bool run_in_pool(OwnThreads& own, const int workers, const int failing_allocatio
     if (had_memory) loops.check_all_ran();
   }
   for (std::thread& task : own.tasks) task.join();
+  check(blocks == blocks_before, blocks - blocks_before, " blocks of memory are not freed");
+  // After a rejection, this thread computes the rest of the loop.
+  check(own.rejected <= 3, own.rejected, " tasks of three loops were rejected");
+  check(own.destroyed_errors == (own.throws ? 0 : own.rejected), own.destroyed_errors, " of ",
+        own.rejected, " errors were destroyed");
   return had_memory;
 }
 

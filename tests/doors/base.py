@@ -26,6 +26,8 @@ class Door:
     """The operators whose results have the bits of those of NumPy's arrays."""
     limit = 5000
     """How many calls of an operator a law tests at most."""
+    most = limit
+    """The same for all doors, by the option --calls of pytest."""
     is_row_major = False
     """Whether the library's arrays have no strides."""
     of_batch = False
@@ -55,10 +57,10 @@ class Door:
 
     def sample(self, calls: list[Call]) -> list[Call]:
         """Return the calls that this door makes in the tests of a law, at most `limit`."""
-        chosen = []
+        chosen, limit = [], min(self.limit, self.most)
         for _, group in groupby(calls, lambda call: call.target.cls):
             of_operator = [*group]
-            step = next(step for step in STEPS if step * self.limit >= len(of_operator))
+            step = next(step for step in STEPS if step * limit >= len(of_operator))
             chosen += of_operator[::step]
         return chosen
 

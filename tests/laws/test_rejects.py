@@ -2,17 +2,13 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
+from cases.calls import bytes_of
 from cases.faults import FAULTS
 from cases.laws import calls_under, law
 from doors import DOORS
 
 from onedsl.operators.validation import RejectedCall
-
-
-def bytes_of(values):
-    return {name: a.tobytes() for name, a in values.items() if isinstance(a, np.ndarray)}
 
 
 @law("rejects")

@@ -1,6 +1,7 @@
 """Results are those of the float64 references, by one judge."""
 
 import pytest
+from cases.calls import bytes_of
 from cases.laws import law
 from helpers import NUMPY
 
@@ -11,12 +12,18 @@ pytestmark = pytest.mark.filterwarnings("ignore::onedsl.GammaIgnoredWarning")
 
 @law("values", "combinations", "empty")
 def test_results_equal_the_reference(door, calls):
-    """Those of combinations of inputs and outputs are in given arrays, between guard bytes."""
+    """Those of combinations of inputs and outputs are in given arrays, between guard bytes.
+
+    The inputs are as before the call.
+    """
     for call in calls:
+        inputs, expected = call.values, door.expected(call)
+        before = bytes_of(inputs)
         result = door.run(call)
+        assert bytes_of(inputs) == before, call
         assert result.keys() == door.results(call), call
         try:
-            testing.assert_close(result, door.expected(call), backend=door.backend)
+            testing.assert_close(result, expected, backend=door.backend)
         except AssertionError as error:
             raise AssertionError(f"{call}: {error}") from error
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers import EPSILON
+from helpers import EPSILON, even_problem
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from jax_helpers import assert_close, composed, in_float64
@@ -18,7 +18,7 @@ from onedsl import testing
 DEVICES = int(sys.argv[1])
 assert len(jax.devices()) == DEVICES
 mesh = jax.make_mesh({1: (1, 1), 4: (2, 2)}[DEVICES], ("a", "b"), axis_types=(AxisType.Auto,) * 2)
-problem = testing.random_problem((8, 4, 6, 8))
+problem = even_problem((8, 4, 6, 8))
 src, diff_dst, mean, variance, gamma = problem
 
 

@@ -1,12 +1,18 @@
-"""Prints whether PyTorch uses huge pages in some situation, and what onedsl reports about it.
+"""Prints whether PyTorch uses huge pages in some situation, and what onedsl says about it.
+
+Prints the number of warnings, whether huge pages are used, and what `report` shows.
 
 Command line: words in the order of what happens: "tensor" makes one, "enable" and "disable" are
-onedsl's, "without" is `enable(huge_pages=False)`, "model" makes a model, and "fork" and "spawn"
-continue in a child process.
+onedsl's, "without" is `enable(huge_pages=False)`, "model" makes a model, "no-threads" and "no-proc"
+are limits of the process, and "fork" and "spawn" continue in a child process.
 """
 
+import builtins
 import multiprocessing
+import pathlib
 import sys
+import threading
+import warnings
 
 import torch
 from torch import nn
@@ -20,7 +26,37 @@ def huge_pages():
     return all(tensor.data_ptr() % 4096 == 0 for tensor in tensors)
 
 
+def no_thread(*arguments):
+    """Fail as where the number of processes is limited."""
+    raise RuntimeError("can't start new thread")
+
+
+def hidden(function):
+    """Return a function that opens files, without those of the process itself."""
+
+    def opened(path, *arguments, **options):
+        if str(path).startswith("/proc/self/"):
+            raise FileNotFoundError(path)
+        return function(path, *arguments, **options)
+
+    return opened
+
+
 def happen(words):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if run(words):
+            return
+    print(sum("have no huge pages" in str(warning.message) for warning in caught))
+    print(huge_pages())
+    layer = nn.BatchNorm2d(3)
+    with onedsl.torch.report(layer) as summary:
+        layer(torch.randn(2, 3, 4, 4)).sum().backward()
+    print(*[line for line in str(summary).splitlines() if "huge pages" in line], flush=True)
+
+
+def run(words):
+    """Let all happen. Return whether a child process has continued."""
     for number, word in enumerate(words):
         if word == "tensor":
             torch.ones(1)
@@ -32,18 +68,19 @@ def happen(words):
             onedsl.torch.enable(huge_pages=False)
         elif word == "model":
             nn.BatchNorm2d(3)
+        elif word == "no-threads":
+            threading._start_new_thread = no_thread
+        elif word == "no-proc":
+            pathlib.Path.read_text = hidden(pathlib.Path.read_text)
+            builtins.open = hidden(builtins.open)
         elif word in ("fork", "spawn"):
             child = multiprocessing.get_context(word).Process(
                 target=happen, args=(words[number + 1 :],)
             )
             child.start()
             child.join()
-            sys.exit(child.exitcode)
-    print(huge_pages())
-    layer = nn.BatchNorm2d(3)
-    with onedsl.torch.report(layer) as summary:
-        layer(torch.randn(2, 3, 4, 4)).sum().backward()
-    print(*[line for line in str(summary).splitlines() if "huge pages" in line], flush=True)
+            return True
+    return False
 
 
 if __name__ == "__main__":

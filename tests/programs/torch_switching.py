@@ -31,9 +31,9 @@ for thread in threads:
     thread.start()
 started.wait()
 for _ in range(500):
-    onedsl.torch.enable()
+    onedsl.torch.enable(huge_pages=False)
     onedsl.torch.disable()
-    with onedsl.torch.enable():
+    with onedsl.torch.enable(huge_pages=False):
         src.sum()
 stop.set()
 for thread in threads:
