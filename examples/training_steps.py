@@ -12,9 +12,12 @@ case, all networks are timed, eager and compiled. This takes about an hour.
 
 The kinds of an eager case are PyTorch as it is, PyTorch with huge pages (THP_MEM_ALLOC_ENABLE=1),
 and onedsl as `enable()` leaves it. The kinds of a compiled case are inductor and the backend
-"onedsl", both with huge pages. The processes of the kinds alternate. The script prints their
-medians: milliseconds of a step, page faults of a step, and peak memory; and the speed-up over the
-first kind, with the range of single processes.
+"onedsl", both with huge pages. The processes of the kinds alternate. A process is repeated if other
+programs used the CPUs. The script prints their medians: milliseconds of a step, page faults of a
+step, and peak memory; and the speed-up over the first kind, with the range of single processes.
+
+--ranks divides each batch over processes of DistributedDataParallel. --pin pins each of them to
+OMP_NUM_THREADS cores.
 
 --parts also times the parts of a step, by PyTorch's profiler, in further steps of each process. It
 adds two kinds to eager cases: the network with `BatchNormAct2d` instead of each batch norm and the
@@ -42,13 +45,15 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-NETWORKS = ("mobilenet_v2", "efficientnet_b0", "resnet50", "densenet121", "unet", "wide")
-NETWORKS += ("conv1d", "mlp")
+NETWORKS = ["mobilenet_v2", "efficientnet_b0", "resnet50", "densenet121"]
+NETWORKS += ["unet", "wide", "conv1d", "mlp"]
 HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
 EAGER: dict[str, dict[str, str]] = {"PyTorch": {}, "PyTorch, huge pages": HUGE_PAGES, "enable": {}}
 LIMITS = {"BatchNormAct2d": HUGE_PAGES, "no batch norm": HUGE_PAGES}
 COMPILED = {"inductor": HUGE_PAGES, "onedsl": HUGE_PAGES}
 
+TRIES = 4  # a process is repeated if other programs used CPUs meanwhile
+TITLES = {"mobilenet_v2": "MobileNetV2", "resnet50": "ResNet-50"}
 INPUTS = {"conv1d": (16, 1, 16384), "mlp": (4096, 64)}
 
 # The parts of a step, by what the profiler calls them. An event belongs to the part of the
@@ -57,7 +62,7 @@ ACTIVATIONS = "hardtanh|relu|threshold|clamp|silu|sigmoid|gelu"
 PARTS = {
     "convolutions": r"aten::(conv\dd|convolution\w*|linear|addmm|mm|bmm)|ConvolutionBackward0",
     "batch norm": r"aten::(batch_norm|native_batch_norm_backward)",
-    "batch norm, fused": r"onedsl::\w+|BatchNorm\w*|\w*cpp_\w*batch_norm\w*",
+    "fused batch norm": r"onedsl::\w+|BatchNorm\w*|\w*cpp_\w*batch_norm\w*",
     "activations": rf"aten::({ACTIVATIONS})\w*",
 }
 
@@ -217,7 +222,7 @@ def replace_batch_norms(net: nn.Module, kind: str) -> None:
         nn.BatchNorm1d: onedsl.torch.BatchNormAct1d,
         nn.BatchNorm2d: onedsl.torch.BatchNormAct2d,
     }
-    for sequence in [m for m in net.modules() if isinstance(m, nn.Sequential)]:
+    for sequence in [m for m in net.modules() if isinstance(m, nn.Sequential) and len(m)]:
         layer_and_next = [*zip(sequence, [*list(sequence)[1:], None], strict=True)]
         for k, (layer, after) in enumerate(layer_and_next):
             if type(layer) in layers and kind == "no batch norm":
@@ -238,7 +243,9 @@ def measure(case: str, kind: str, num_steps: int, parts: bool) -> None:
 
         onedsl.torch.enable()  # before the first tensor
     torch.manual_seed(0)
-    net, x = network(name), torch.randn(INPUTS.get(name, (16, 3, 128, 128)))
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))  # of torchrun
+    images, *sizes = INPUTS.get(name, (16, 3, 128, 128))
+    net, x = network(name), torch.randn(images // ranks, *sizes)
     if kind in LIMITS:
         replace_batch_norms(net, kind)
     if "contiguous" not in options and x.dim() == 4:
@@ -246,6 +253,9 @@ def measure(case: str, kind: str, num_steps: int, parts: bool) -> None:
     y = torch.randint(100, x.shape[:1])
     # Without batch norm, steps of another rate would soon end in numbers that are not finite.
     optimizer = torch.optim.SGD(net.parameters(), 0.0 if kind == "no batch norm" else 0.01)
+    if ranks > 1:
+        torch.distributed.init_process_group("gloo")
+        net = torch.nn.parallel.DistributedDataParallel(net)
     if "compiled" in options:
         import torch._inductor.config
 
@@ -268,29 +278,33 @@ def measure(case: str, kind: str, num_steps: int, parts: bool) -> None:
     medians: list[Any] = [statistics.median(column) for column in zip(*rows[5:], strict=True)]
     medians.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
     if parts:
-        medians.append(times_of_parts(step, medians[0]))
-    print(json.dumps(medians))
+        medians.append(times_of_parts(step, num_steps))
+    if os.environ.get("RANK", "0") == "0":
+        print(json.dumps(medians))
+    if ranks > 1:
+        torch.distributed.destroy_process_group()
 
 
-def times_of_parts(step: Callable[[], None], milliseconds: float) -> dict[str, float]:
-    """Return the parts of a step of so many milliseconds, by profiled steps."""
-    from torch.profiler import ProfilerActivity, profile
+def times_of_parts(step: Callable[[], None], num_steps: int) -> dict[str, float]:
+    """Return the median milliseconds of each part, in steps that are profiled."""
+    from torch.autograd.profiler import profile
 
     steps = []
-    for _ in range(3):
-        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+    for _ in range(num_steps):
+        with profile(use_kineto=False) as profiler:  # which starts in no time
+            begin = time.perf_counter()
             step()
+            milliseconds = (time.perf_counter() - begin) * 1e3
         found = dict.fromkeys(PARTS, 0.0)
-        for event in profiler.events():
+        for event in profiler.function_events or ():
             parents = [event]
             while parents[-1].cpu_parent is not None:
                 parents.append(parents[-1].cpu_parent)
             names = [part_of(each.name) for each in parents]
             if names[0] and not any(names[1:]):
                 found[names[0]] += event.cpu_time_total / 1e3
-        steps.append(found)
-    medians = {part: statistics.median(each[part] for each in steps) for part in PARTS}
-    return {**medians, "rest": max(0.0, milliseconds - sum(medians.values()))}
+        steps.append({**found, "rest": milliseconds - sum(found.values())})
+    return {part: statistics.median(each[part] for each in steps) for part in steps[0]}
 
 
 def part_of(name: str) -> str:
@@ -298,18 +312,34 @@ def part_of(name: str) -> str:
     return next((part for part, pattern in PARTS.items() if re.fullmatch(pattern, name)), "")
 
 
-def compare(case: str, processes: int, num_steps: int, parts: bool) -> dict[str, list[list[Any]]]:
+def compare(case: str, options: argparse.Namespace) -> dict[str, list[list[Any]]]:
     """Time the kinds of a case in alternating processes, and print them."""
+    from onedsl.bench import NoiseMonitor  # not in the processes that are timed
+
+    parts = options.parts
+    launcher = [sys.executable]
+    if options.ranks > 1:
+        launcher += ["-m", "torch.distributed.run", "--standalone"]
+        launcher += ["--nproc-per-node", str(options.ranks)]
     kinds = COMPILED if "compiled" in case.split(":") else {**EAGER, **(LIMITS if parts else {})}
     found: dict[str, list[list[Any]]] = {kind: [] for kind in kinds}
-    for kind in [*kinds] * processes:
-        command = [__file__, case, "--measure", kind, "--steps", str(num_steps)]
-        run = subprocess.run(
-            [sys.executable, *command, *(["--parts"] if parts else [])],
-            stdout=subprocess.PIPE,
-            env={**os.environ, **kinds[kind]},
-            check=True,
-        )
+    for kind in [*kinds] * options.processes:
+        command = [__file__, case, "--measure", kind, "--steps", str(options.steps)]
+        command += [f"--{name}" for name in ("parts", "pin") if getattr(options, name)]
+        for _ in range(TRIES):
+            monitor = NoiseMonitor()
+            run = subprocess.run(
+                [*launcher, *command],
+                stdout=subprocess.PIPE,
+                # The second variable hides the profiler's messages.
+                env={**os.environ, **kinds[kind], "KINETO_LOG_LEVEL": "99"},
+                check=True,
+            )
+            if not monitor.is_noisy(len(os.sched_getaffinity(0))):
+                break
+        else:
+            message = f"{case} {kind}: other programs used the CPUs in each of {TRIES} processes"
+            print(message, file=sys.stderr)
         found[kind].append(json.loads(run.stdout.splitlines()[-1]))
     first = [row[0] for row in next(iter(found.values()))]
     for kind, rows in found.items():
@@ -351,12 +381,12 @@ def draw(file: Path) -> None:
     colors = {
         "convolutions": "0.65",
         "batch norm": "tab:orange",
-        "batch norm, fused": "tab:red",
+        "fused batch norm": "tab:red",
         "activations": "tab:blue",
         "rest": "0.85",
     }
     names = {
-        "batch norm, fused": "batch norm with what is fused with it",
+        "fused batch norm": "batch norm with what is fused with it",
         "rest": "rest: additions, optimizer, loss, Python",
     }
     networks = [name for name in NETWORKS if name in cases]
@@ -374,15 +404,16 @@ def draw(file: Path) -> None:
                 label = names.get(part, part)
                 axis.barh(at, value, 0.8, left, color=colors[part], label=label)
                 left += value
-            axis.text(left, at, f" {statistics.median(row[0] for row in rows):.0f}", va="center")
+            axis.text(left, at, f" {left:.0f}", va="center")
         axis.set_yticks(range(len(bars)), [*bars])
         axis.invert_yaxis()
         axis.margins(x=0.1)
         axis.set_xlabel("milliseconds of a training step: shorter is faster")
-        axis.set_title(name)
-    handles = {}
+        axis.set_title(TITLES.get(name, name))
+    handles: dict[str, Any] = {}
     for axis in axes[0]:
-        handles |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
     figure.suptitle(machine, fontsize=10)
     figure.legend([*handles.values()], [*handles], loc="outside lower center", ncols=3)
     figure.savefig(file.with_suffix(".png"), dpi=110)
@@ -395,6 +426,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--parts", action="store_true", help="also time the parts of a step")
+    parser.add_argument("--ranks", type=int, default=1, help="processes of torchrun in each run")
+    parser.add_argument("--pin", action="store_true", help="give each rank cores of its own")
     both = [*NETWORKS, *(f"{name}:compiled" for name in NETWORKS)]
     parser.add_argument("cases", nargs="*", default=both)
     parser.add_argument("--processes", type=int, default=3)
@@ -409,10 +442,12 @@ def main() -> None:
     if options.draw:
         draw(options.draw)
     elif options.measure:
+        if options.pin:
+            rank, threads = (int(os.environ[name]) for name in ("LOCAL_RANK", "OMP_NUM_THREADS"))
+            os.sched_setaffinity(0, range(threads * rank, threads * (rank + 1)))
         measure(options.cases[0], options.measure, options.steps, options.parts)
     else:
-        how = options.processes, options.steps, options.parts
-        found = {case: compare(case, *how) for case in options.cases}
+        found = {case: compare(case, options) for case in options.cases}
         if options.json:
             text = json.dumps({options.machine: found}, indent=1)
             options.json.write_text(text, encoding="utf-8")
