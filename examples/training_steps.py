@@ -2,7 +2,7 @@
 
     python training_steps.py [--processes 3] [--json FILE] CASE...
     python training_steps.py --parts --json parts.json mobilenet_v2 mobilenet_v2:compiled
-    python training_steps.py --draw parts.json
+    python training_steps.py --draw parts.json [NETWORK...]
 
 A case is NETWORK[:bf16][:contiguous][:compiled]; the default is float32, channels_last and eager.
 The networks are mobilenet_v2, efficientnet_b0, resnet50, densenet121, unet (16 to 128 channels),
@@ -364,8 +364,8 @@ def medians_of_parts(rows: list[list[Any]]) -> dict[str, float]:
     return {part: value for part, value in medians.items() if value}
 
 
-def draw(file: Path) -> None:
-    """Draw the parts of each network's step as stacked bars."""
+def draw(file: Path, chosen: list[str]) -> None:
+    """Draw the parts of each chosen network's step as stacked bars."""
     import matplotlib.pyplot as plt
 
     ((machine, cases),) = json.loads(file.read_text(encoding="utf-8")).items()
@@ -374,9 +374,9 @@ def draw(file: Path) -> None:
         ("", "PyTorch, huge pages"): "PyTorch, huge pages",
         ("", "enable"): "onedsl.torch.enable()",
         ("", "BatchNormAct2d"): "enable(), BatchNormAct2d",
-        ("", "no batch norm"): "no batch norm (limit)",
         (":compiled", "inductor"): "compiled by inductor",
         (":compiled", "onedsl"): 'compiled, backend="onedsl"',
+        ("", "no batch norm"): "no batch norm (limit)",
     }
     colors = {
         "convolutions": "0.65",
@@ -389,9 +389,9 @@ def draw(file: Path) -> None:
         "fused batch norm": "batch norm with what is fused with it",
         "rest": "rest: additions, optimizer, loss, Python",
     }
-    networks = [name for name in NETWORKS if name in cases]
+    networks = [name for name in NETWORKS if name in cases and name in chosen]
     figure, axes = plt.subplots(
-        1, len(networks), figsize=(5.5 * len(networks), 3.6), layout="constrained", squeeze=False
+        1, len(networks), figsize=(5.5 * len(networks), 4), layout="constrained", squeeze=False
     )
     for axis, name in zip(axes[0], networks, strict=True):
         found = {
@@ -440,7 +440,7 @@ def main() -> None:
     if unknown := [case for case in options.cases if case.partition(":")[0] not in NETWORKS]:
         parser.error(f"a network must be one of {', '.join(NETWORKS)}, got {unknown[0]}")
     if options.draw:
-        draw(options.draw)
+        draw(options.draw, options.cases)
     elif options.measure:
         if options.pin:
             rank, threads = (int(os.environ[name]) for name in ("LOCAL_RANK", "OMP_NUM_THREADS"))
