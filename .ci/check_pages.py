@@ -1,4 +1,4 @@
-"""Builds the API pages with pdoc, and checks them.
+"""Builds the pages of the documentation, and checks them.
 
     python .ci/check_pages.py
 
@@ -6,28 +6,13 @@ It needs pdoc, and PyTorch, JAX, Flax and Equinox for their pages.
 """
 
 import html
-import importlib.util
 import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
+from build_pages import build
+
 import onedsl
-
-TEMPLATES = Path(__file__).resolve().parent / "pdoc"
-
-
-def build(folder: Path) -> dict[str, str]:
-    """Return the pages by module. pdoc must not warn."""
-    libraries = "torch", "jax", "flax", "equinox"
-    modules = ["onedsl", *(f"onedsl.{n}" for n in libraries if importlib.util.find_spec(n))]
-    command = [sys.executable, "-m", "pdoc", "-t", str(TEMPLATES), "-o", ".", *modules]
-    # In an empty folder, so that pdoc finds the installed onedsl and not a folder of that name.
-    child = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-    assert "Warn" not in child.stderr, child.stderr
-    modules += ["onedsl.graph", "onedsl.testing"]
-    return {module: (folder / f"{module.replace('.', '/')}.html").read_text() for module in modules}
 
 
 def check(pages: dict[str, str]) -> None:
@@ -62,6 +47,21 @@ def check(pages: dict[str, str]) -> None:
     assert calls >= 3, "the signatures must name types as written"
 
 
+def check_links(folder: Path) -> None:
+    """Check that links between README, the guide and the API pages have targets."""
+    for page in ("index.html", "guide.html"):
+        text = (folder / page).read_text()
+        links = re.findall(r'href="(?!http)([^"#]*)(?:#([^"]*))?"', text)
+        assert len(links) > 15, page
+        for path, anchor in links:
+            target = folder / (path or page)
+            assert target.exists(), path
+            assert not anchor or f'id="{anchor}"' in target.read_text(), (page, path, anchor)
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as new:
-        check(build(Path(new)))
+        folder = Path(new)
+        names = build(folder)
+        check({name: (folder / f"{name.replace('.', '/')}.html").read_text() for name in names})
+        check_links(folder)

@@ -225,8 +225,10 @@ def test_wheel_runs_without_compiler(bare):
     assert "agree with the float64 reference" in bare.python(
         helpers.ROOT / "examples" / "quickstart.py"
     )
-    readme = (helpers.ROOT / "README.md").read_text()
-    block = re.search(r"```python\n(import onedsl\n.*?)```", readme, re.DOTALL)
+    guide = (helpers.ROOT / "examples" / "README.md").read_text()
+    block = re.search(
+        r"```python\n(import onedsl\nfrom onedsl import testing\n.*?)```", guide, re.DOTALL
+    )
     assert block
     bare.python("-c", block[1])
 

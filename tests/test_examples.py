@@ -158,10 +158,15 @@ def test_accuracy(tmp_path):
 @pytest.mark.slow
 def test_training_steps(tmp_path):
     pytest.importorskip("torch")
-    options = ("--processes", "1", "--steps", "1", "--json", "steps.json")
-    lines = run(tmp_path, "training_steps.py", *options, "mobilenet_v2").stdout.splitlines()
-    assert [line[27:48].rstrip() for line in lines] == ["PyTorch", "PyTorch, huge pages", "enable"]
-    assert ["speed-up" in line for line in lines] == [False, True, True]
+    options = ("--parts", "--processes", "1", "--steps", "1", "--json", "steps.json")
+    lines = run(tmp_path, "training_steps.py", *options, "mlp").stdout.splitlines()
+    kinds = ["PyTorch", "PyTorch, huge pages", "enable", "BatchNormAct2d", "no batch norm"]
+    assert [line[27:48].rstrip() for line in lines[::2]] == kinds
+    assert ["speed-up" in line for line in lines[::2]] == [False, True, True, True, True]
+    parts = [{name.strip() for name in re.findall(r"[a-z ]+(?= \d)", line)} for line in lines[1::2]]
+    plain = {"convolutions", "activations"}
+    expected = [plain | {"batch norm"}] * 3 + [{"convolutions", "fused batch norm"}, plain]
+    assert [names - {"rest"} for names in parts] == expected
     run(tmp_path, "training_steps.py", "--draw", "steps.json")
     check_picture(tmp_path / "steps.png")
 
