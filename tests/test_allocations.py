@@ -23,7 +23,7 @@ def check(folder, *entry_points, flags="", **options):
 
 def test_numpy(tmp_path):
     """Regression: rejected and copied calls ended the process."""
-    entry_points = "call", "out", "copied", "strided", "scratch", "rejected", "parts"
+    entry_points = "call", "out", "copied", "copied_back", "strided", "scratch", "rejected", "parts"
     check(tmp_path, *entry_points, "operator", "verbose")
 
 

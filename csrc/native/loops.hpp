@@ -34,8 +34,7 @@ class RunLoops final : public Loops {
 
   void process_own_channels(const Worker& worker) const;
   void sum_tiles(const Range& panel, const Worker& share, const TileScratch& scratch) const;
-  void write_tiles(const Range& panel, const Worker& share, const TileScratch& scratch,
-                   Index to_next_panel = 0) const;
+  void write_tiles(const Range& panel, const Worker& share, Index to_next_panel = 0) const;
 
   const Plan& plan_;
   const KernelArgs& args_;

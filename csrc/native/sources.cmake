@@ -3,7 +3,6 @@
 set(ONEDSL_NATIVE_DIR ${CMAKE_CURRENT_LIST_DIR})
 set(ONEDSL_NATIVE_ISAS baseline avx2 avx512 avx512_bf16)
 set(ONEDSL_NATIVE_SOURCES
-    ${ONEDSL_NATIVE_DIR}/box_copy.cpp
     ${ONEDSL_NATIVE_DIR}/cpu.cpp
     ${ONEDSL_NATIVE_DIR}/loops.cpp
     ${ONEDSL_NATIVE_DIR}/plan.cpp
@@ -11,9 +10,7 @@ set(ONEDSL_NATIVE_SOURCES
     ${ONEDSL_NATIVE_DIR}/relu.cpp
     ${ONEDSL_NATIVE_DIR}/run.cpp
     ${ONEDSL_NATIVE_DIR}/run_call.cpp
-    ${ONEDSL_NATIVE_DIR}/schedule.cpp
-    ${ONEDSL_NATIVE_DIR}/staged_tiles.cpp
-    ${ONEDSL_NATIVE_DIR}/staging.cpp)
+    ${ONEDSL_NATIVE_DIR}/schedule.cpp)
 
 # Without contraction, an element has the same bits in every loop that can write it. The kernels raise
 # no exceptions, so they need no tables to unwind the stack.

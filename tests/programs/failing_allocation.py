@@ -59,6 +59,13 @@ def strided():
     return op(problem.src, problem.diff_dst[::-1, ::-1], *problem[2:])
 
 
+def copied_back():
+    """A result whose strides the kernels cannot write."""
+    wide = np.empty((*problem.src.shape[:-1], 2 * problem.src.shape[-1]), np.float32)
+    out = wide[..., ::2], np.empty_like(problem.mean), np.empty_like(problem.mean)
+    return op(*problem, out=out)
+
+
 def scratch():
     """More channels than have their sums on the stack."""
     return op(*wide)
@@ -201,7 +208,7 @@ def jax_function():
 
 
 NUMPY = (
-    *(call, out, copied, strided, scratch, rejected, parts, operator, verbose),
+    *(call, out, copied, copied_back, strided, scratch, rejected, parts, operator, verbose),
     *(onednn, graph, graph_out),
 )
 ENTRY_POINTS: dict[str, Callable[[], Any]] = {
