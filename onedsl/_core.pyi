@@ -29,6 +29,12 @@ class Rejection:
     @property
     def to_copy(self) -> list[str]:
         """The inputs of which dense, aligned copies repair the call, or none."""
+    @property
+    def to_copy_back(self) -> list[str]:
+        """The outputs for which dense arrays repair the call, which are copied to them after it."""
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """The strides of such tensors, in elements."""
 
 @final
 class Operator:
@@ -38,10 +44,11 @@ class Operator:
         all_outputs: bool,
         out: Any,
         results_like: object = ...,
+        copied: tuple[str, ...] = ...,
         /,
     ) -> Any:
-        """Return the result, or a Rejection."""
-    def reduce(self, inputs: tuple[object, ...], /) -> Any: ...
+        """Return the result, or a Rejection. `copied` are the names of arrays that are copies."""
+    def reduce(self, inputs: tuple[object, ...], copied: tuple[str, ...] = ..., /) -> Any: ...
     def apply(
         self,
         totals: npt.NDArray[np.float64],
@@ -49,6 +56,7 @@ class Operator:
         all_outputs: bool,
         out: Any,
         results_like: object = ...,
+        copied: tuple[str, ...] = ...,
         /,
     ) -> Any: ...
     def describe(

@@ -274,9 +274,9 @@ def run_records(operation: str = "") -> Iterator[list[Any]]:
         yield records
 
 
-def copied(log: pytest.LogCaptureFixture) -> list[str]:
-    """Return the names of the arguments that were copied, by the log of the package."""
-    return [record.args[0] for record in log.records if record.module == "validation"]
+def copied(records: Iterable[run_log.RunRecord]) -> list[str]:
+    """Return the names of the arrays that were copied, by records of the run log."""
+    return [name for record in records for name in record.copied]
 
 
 def before_last_line(function: Any) -> Callable[[FrameType], bool]:

@@ -70,8 +70,15 @@ BIG = 2**62
 @formats
 def test_kernel_info_rejects_invalid_shapes(data_format):
     op = operator(data_format=data_format)
-    for strides in [(3, 1), (4, 1), (3, -1), (0, 0), (6, 2), (2, 1)]:
-        assert not is_rejected(op, (4, 3), strides)
+    for shape, strides in [
+        ((4, 3), (3, 1)),
+        ((4, 3), (1, 4)),
+        ((4, 32), (40, 1)),
+        ((4, 32), (-32, 1)),
+    ]:
+        assert not is_rejected(op, shape, strides)
+    for strides in [(4, 1), (3, -1), (0, 0), (6, 2), (2, 1)]:  # which no kernel reads
+        assert is_rejected(op, (4, 3), strides)
     for shape, strides in [
         ((), ()),
         ((3,), (1,)),

@@ -168,11 +168,22 @@ def test_absent_arguments(runs, absent):
     assert runs() == [FORWARD, BACKWARD]
 
 
+def unaligned(tensor):
+    memory = bytearray(1) + tensor.numpy().tobytes()
+    return torch.frombuffer(memory, dtype=torch.float32, offset=1).view(tensor.shape)
+
+
+def test_unaligned_src(runs):
+    src, _ = inputs(2, "f32")
+    got = check(aten.native_batch_norm, unaligned(src), *state(5), True, MOMENTUM, EPS)
+    assert got[0].stride() == src.stride()
+    assert runs() == [FORWARD]
+
+
 @modes
 def test_unaligned_diff_dst(runs, train):
     src, diff_dst = inputs(2, "f32")
-    memory = bytearray(1) + diff_dst.numpy().tobytes()
-    diff_dst = torch.frombuffer(memory, dtype=torch.float32, offset=1).view(diff_dst.shape)
+    diff_dst = unaligned(diff_dst)
     weight, _, mean, variance = state(5)
     got = check(
         *(aten.native_batch_norm_backward, diff_dst, src, weight, mean, variance),
@@ -285,11 +296,6 @@ UNSUPPORTED_FORWARD = {
     ),
     "one value per channel": (FEW, torch.randn(1, 5, 1, 1), FOUR),
     "empty": (FEW, torch.randn(0, 5, 2, 2), [None] * 4),
-    "unaligned": (
-        "unaligned tensors",
-        torch.frombuffer(bytearray(4 * 60 + 1), dtype=torch.float32, offset=1).view(3, 5, 4),
-        FOUR,
-    ),
 }
 SAVED = FOUR[2], FOUR[3].rsqrt()
 UNSUPPORTED_BACKWARD = {
@@ -299,6 +305,10 @@ UNSUPPORTED_BACKWARD = {
         *(SRC, SRC, FOUR[0], SAVED, True, (False, True, True)),
     ),
     "weight with gaps": (f"strided {VECTORS}", SRC, SRC, torch.rand(5, 2)[:, 0], SAVED),
+    "unaligned weight": (
+        "unaligned tensors",
+        *(SRC, SRC, torch.frombuffer(bytearray(21), dtype=torch.float32, offset=1), SAVED),
+    ),
 }
 
 

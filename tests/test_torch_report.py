@@ -31,7 +31,7 @@ def by_pass(summary):
 
 
 def one_step(model, *inputs):
-    model(*inputs).sum().backward()
+    model(*inputs).square().sum().backward()  # the gradient of a sum alone is expanded: a copy
 
 
 @pytest.fixture
@@ -56,6 +56,18 @@ def test_eager(x):
     first = f"stem.1      3 {EAGER}; 1 PyTorch, for the forward pass of evaluation  3 {EAGER}"
     assert lines[1] == first
     assert lines[2].split() == f"branch.a.1 3 {EAGER} 3 {EAGER}".split()
+
+
+def test_copies():
+    """Tensors whose layouts no kernel reads are copied, slices of channels are not."""
+    layer, (x, diff) = nn.BatchNorm2d(8), torch.randn(2, 4, 16, 9, 10)
+    with onedsl_torch.enable(), onedsl_torch.report(layer) as summary:
+        layer(x[:, 4:12]).backward(diff[:, :8])
+        layer(x[:, :8, :5, ::2]).backward(diff[:, :8, 4:, :5])
+    assert by_pass(summary) == (
+        {"(model)": {EAGER: 1, f"{EAGER}, copied src": 1}},
+        {"(model)": {EAGER: 1, f"{EAGER}, copied src diff_dst": 1}},
+    )
 
 
 def rows(summary):

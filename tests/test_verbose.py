@@ -29,15 +29,12 @@ def messages(log):
     return [record.getMessage() for record in log.records]
 
 
-def test_the_words_of_the_log(log, says):
-    ones = np.ones((4, 16), np.float32)
-    onedsl.BatchNormTrainingBackward(1e-5)(ones, ones, *np.ones((16, 2), np.float32).T)
+def test_the_words_of_the_log(says):
     run = "ReLU", "f32", (4, 16, 1), ("src", "mean"), ("dst",), "a kernel", 2, 1.5e-3
-    for record in run_log.RunRecord(*run), run_log.RunRecord(*run[:4], (), *run[5:]):
-        says(str(record))
+    copied = ("src", "dst")
+    for members in run, (*run[:4], (), *run[5:]), (*run, copied):
+        says(str(run_log.RunRecord(*members)))
     says(str(run_log.CallRecord("forward", None, "small inputs", (4, 16), [], 0, [])))
-    for line in messages(log):
-        says(line)
 
 
 def test_logging_is_configured_after_the_import():

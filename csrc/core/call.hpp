@@ -1,13 +1,14 @@
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "activation.hpp"
 #include "geometry.hpp"
-#include "layout.hpp"
 #include "operation.hpp"
+#include "pitch.hpp"
+#include "pointers.hpp"
 #include "ports.hpp"
 #include "types.hpp"
 #include "view.hpp"
@@ -78,15 +79,19 @@ struct Call : OpConfig {
   Geometry geometry;
   DataType data = DataType::f32;
   DataType statistics_type = DataType::f32;
-  // Null: every tensor is dense in the memory order of src.
-  std::shared_ptr<const Layouts> layouts = nullptr;
+  Pitches pitches;
+  // The strides in elements of tensors that are allocated. Empty: those of src, which is dense.
+  std::vector<std::ptrdiff_t> dense_strides = {};
+  // The tensors of which the adapter made copies before the call, or writes copies after it,
+  // because the kernels cannot read their layouts. For the run log.
+  InputSet copied_inputs = {};
+  OutputSet copied_outputs = {};
 
   // Of calls that have them; without, std::bad_optional_access.
   // NOLINTBEGIN(bugprone-unchecked-optional-access)
   const View& src() const { return in[Input::src].value(); }
   const View& mean() const { return in[Input::mean].value(); }
   // NOLINTEND(bugprone-unchecked-optional-access)
-  bool src_is_dense() const { return !layouts || layouts->in[Input::src].empty(); }
 };
 
 // Return the memory of a call's arrays.

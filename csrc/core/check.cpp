@@ -117,24 +117,19 @@ class CallCheck {
     if (g.elements() < std::max(g.channels, std::int64_t{1}) * rules_.min_values) {
       return Rejection{Reason::few_values, Input::src};
     }
-    src_is_dense_ = is_dense_in(src, order_);
-    if (src_is_dense_) tensor_bytes_ = src.bytes();
+    tensor_bytes_ = src.bytes();
     if (statistic_ != nullptr) statistic_bytes_ = statistic_->bytes();
     return std::nullopt;
   }
 
-  // Also finds the inputs that must be copied, and the memory and layouts of the others.
+  // Also finds the inputs that must be copied, and the memory and pitches of the others.
   Found check_memory_of_inputs() {
     return first_of(call_.given, [&](const Input port) -> Found {
       const View& v = *call_.in[port];
-      const bool dense = is_dense_like_src(port, v);
-      const bool is_usable = v.is_aligned() && (dense || keep_layout(port, v));
-      // If src must be copied, other tensors are compared with the copy.
-      const bool copies_src = repairable_ && repairable_->to_copy.has(Input::src);
-      const bool is_known = !copies_src || !is_tensor(port) || !v.is_aligned();
-      if (!is_usable && is_known) {
-        const Reason reason = v.is_aligned() ? Reason::layout : Reason::not_aligned;
-        if (!repairable_) repairable_ = Rejection{reason, port};
+      bool dense = false;
+      const bool is_readable = is_supported(port, v, dense);
+      if (!v.is_aligned() || !is_readable) {
+        add_repair({v.is_aligned() ? Reason::layout : Reason::not_aligned, port});
         repairable_->to_copy.add(port);
       }
       const std::optional<Memory> memory = memory_of(port, v, dense);
@@ -153,15 +148,15 @@ class CallCheck {
       if (like == nullptr) return Rejection{Reason::absent, Input::mean};
       if (const Found found = differs(port, v, *like)) return found;
       if (!v.is_aligned()) return Rejection{Reason::not_aligned, port};
-      // If src must be copied, the layout is checked with the copy.
-      const bool is_known = src_is_dense_ || !is_tensor(port) || rules_.strided_tensors;
-      const bool dense = is_dense_like_src(port, v);
-      if (is_known && !dense && !keep_layout(port, v)) return Rejection{Reason::layout, port};
+      bool dense = false;
+      if (!is_supported(port, v, dense)) {
+        if (!is_tensor(port)) return Rejection{Reason::layout, port};
+        add_repair({Reason::layout, port});
+        repairable_->to_copy_back.add(port);
+      }
       if (!v.writeable) return Rejection{Reason::read_only, port};
       if (v.data == nullptr) return std::nullopt;  // allocated after the check
-      if (!dense && !has_separate_elements(v)) {
-        return is_known ? Found(Rejection{Reason::overlap, port, port}) : std::nullopt;
-      }
+      if (!dense && !has_separate_elements(v)) return Rejection{Reason::overlap, port, port};
       const std::optional<Memory> memory = memory_of(port, v, dense);
       if (!memory || !v.holds(*memory)) return Rejection{Reason::memory, port};
       const Found found = check_overlap(port, v, *memory);
@@ -170,38 +165,42 @@ class CallCheck {
     });
   }
 
-  // Completes the call, or returns that inputs must be copied. This comes last.
+  // Completes the call, or returns what must be copied. This comes last.
   Found complete() {
-    if (repairable_) return repairable_;
     const View& src = call_.src();
-    if (!call_.outputs_described && !src_is_dense_) {
-      const std::vector<std::ptrdiff_t> strides = dense_strides(src);  // of results
-      const View result{src.type, nullptr, src.rank, src.shape, strides.data()};
-      call_.outputs.for_each([&](const Output port) { keep_layout(port, result); });
+    if (repairable_) {
+      repairable_->strides = dense_strides(src, order_);
+      return repairable_;
+    }
+    const Pitch dense = order_.geometry.dense_pitch();
+    if (!call_.outputs_described) {
+      (call_.outputs & output_tensors).for_each([&](const Output port) {
+        call_.pitches.of(port) = dense;
+      });
+      if (!is_dense_in(src, order_)) call_.dense_strides = dense_strides(src, order_);
     }
     call_.geometry = order_.geometry;
-    call_.layouts = std::move(layouts_);
     call_.data = src.type;
     call_.statistics_type = statistic_ != nullptr ? statistic_->type : DataType::f32;
     return std::nullopt;
   }
 
  private:
-  // Returns whether an array is dense, and a tensor like src.
+  // Returns whether the layout of an array is supported, and keeps its pitch; `dense` is whether it
+  // has no gaps.
   template <class Port>
-  bool is_dense_like_src(const Port port, const View& v) const {
-    return is_tensor(port) ? src_is_dense_ && v.same_strides(call_.src()) : v.is_c_contiguous();
+  bool is_supported(const Port port, const View& v, bool& dense) {
+    if (!is_tensor(port)) return dense = v.is_c_contiguous();
+    dense = is_dense_in(v, order_);
+    const std::optional<Pitch> pitch = dense                    ? order_.geometry.dense_pitch()
+                                       : rules_.pitched_tensors ? pitch_of(v, order_)
+                                                                : std::nullopt;
+    if (pitch) call_.pitches.of(port) = *pitch;
+    return pitch.has_value();
   }
 
-  // Returns whether a tensor that is not dense can be used as it is, and keeps its layout.
-  template <class Port>
-  bool keep_layout(const Port port, const View& v) {
-    if (!rules_.strided_tensors || !is_tensor(port)) return false;
-    std::optional<Layout> layout = layout_of(v, order_);
-    if (!layout) return false;
-    if (!layouts_) layouts_ = std::make_shared<Layouts>();
-    layouts_->of(port) = *std::move(layout);
-    return true;
+  void add_repair(const Rejection& first) {
+    if (!repairable_) repairable_ = first;
   }
 
   // Returns the memory of an array, faster if its size in bytes is known because it is dense.
@@ -235,13 +234,11 @@ class CallCheck {
   const View* statistic_ = nullptr;  // the first one
   ChannelAxes channel_axes_ = 0;
   MemoryOrder order_;
-  bool src_is_dense_ = false;
   std::size_t tensor_bytes_ = 0;
   std::size_t statistic_bytes_ = 0;
-  std::shared_ptr<Layouts> layouts_;
   PerPort<Input, Memory> read_;
   PerPort<Output, Memory> written_;
-  Found repairable_;  // names the inputs that must be copied
+  Found repairable_;  // names what must be copied
 };
 
 // ---- Messages ----

@@ -36,7 +36,7 @@ enum class Reason : std::uint8_t {
   ignored,     // an input that the call would ignore
   few_values,  // per channel
   memory,      // less than the shape and the strides describe
-  layout,      // strides that are not supported
+  layout,      // strides that the kernels or the caller do not support
   outputs,     // the caller's outputs are not one for each that is computed
   not_aligned,
   read_only,  // an output
@@ -81,8 +81,11 @@ struct Rejection {
   Reason reason;
   AnyPort port = {};
   AnyPort other = {};
-  // The inputs of which dense, aligned copies repair a call.
+  // What repairs a call: dense, aligned copies of these inputs, and dense arrays for these outputs,
+  // which are copied to those of the caller after the call.
   InputSet to_copy = {};
+  OutputSet to_copy_back = {};
+  std::vector<std::ptrdiff_t> strides = {};  // in elements, of such tensors
 };
 
 // What a caller supports.
@@ -99,9 +102,8 @@ struct CallRules {
   bool outputs_need_alternative = true;
   std::optional<Input> ignored;  // unless all outputs are computed
   std::int64_t min_values = 0;   // per channel
-  // Tensors may have any strides of whole elements, and a src any for which there is a memory
-  // order. Otherwise they must be dense, and have src's strides.
-  bool strided_tensors = false;
+  // Each tensor may have a pitch of its own. Otherwise they must be dense, and have src's strides.
+  bool pitched_tensors = false;
   // The type of resulting statistics if no statistic is passed: src's type, or f32.
   bool statistics_like_src = false;
   // Outputs that may be the same memory as an input. No other output may overlap an input.
@@ -119,8 +121,8 @@ struct CallRules {
   }
 };
 
-// Checks a call, and completes it or returns why it is rejected. A rejection that a copy of an
-// input repairs comes last.
+// Checks a call, and completes it or returns why it is rejected. A rejection that copies repair
+// comes last.
 std::optional<Rejection> check(const CallRules& rules, Call& call);
 
 // Returns what a rejected call has that onedsl does not support, without values: reports count

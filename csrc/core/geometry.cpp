@@ -84,28 +84,48 @@ bool is_dense_in(const View& tensor, const MemoryOrder& order) noexcept {
   return true;
 }
 
-std::vector<std::ptrdiff_t> dense_strides(const View& tensor) {
+std::vector<std::ptrdiff_t> dense_strides(const View& tensor, const MemoryOrder& order) {
   std::array<std::uint8_t, max_rank> axes;
   const std::uint8_t* const end = sort_axes(tensor, axes.data(), true);
-  return strides_in_order(tensor.rank, tensor.shape,
-                          [&](const std::ptrdiff_t i) { return end[-1 - i]; });
+  std::vector<std::ptrdiff_t> strides = strides_in_order(
+      tensor.rank, tensor.shape, [&](const std::ptrdiff_t i) { return end[-1 - i]; });
+  std::ptrdiff_t stride = 1;
+  for (const std::uint8_t* axis = order.end(); axis-- != order.begin();) {
+    strides[*axis] = stride;
+    stride *= tensor.shape[*axis];
+  }
+  return strides;
 }
 
-std::optional<Layout> layout_of(const View& tensor, const MemoryOrder& order) {
-  Layout layout;
-  if (is_dense_in(tensor, order)) return layout;
-  for (const std::ptrdiff_t next : order) {
-    if (tensor.strides[next] % tensor.item_stride != 0) return std::nullopt;
-    const Axis add{tensor.shape[next], tensor.strides[next] / tensor.item_stride};
-    std::ptrdiff_t span = 0;
-    const bool fits = !__builtin_mul_overflow(add.stride, add.size, &span);  // as its memory must
-    if (fits && !layout.empty() && layout.back().stride == span) {
-      layout.back() = {layout.back().size * add.size, add.stride};
-    } else {
-      layout.push_back(add);
+std::optional<Pitch> pitch_of(const View& tensor, const MemoryOrder& order) noexcept {
+  const Geometry& g = order.geometry;
+  Pitch pitch = g.dense_pitch();
+  if (is_dense_in(tensor, order)) return pitch;
+  const std::uint8_t* axis = order.end();
+  // Sets the stride of the next slower axes, of `size` indices together. Returns whether they have
+  // one.
+  const auto find_stride = [&](std::int64_t size, std::int64_t& stride) {
+    if (size == 1) return true;
+    std::ptrdiff_t expected = tensor.strides[axis[-1]];
+    if (expected % tensor.item_stride != 0) return false;
+    stride = expected / tensor.item_stride;
+    while (size > 1) {
+      const std::ptrdiff_t extent = tensor.shape[*--axis];
+      if (tensor.strides[*axis] != expected) return false;
+      if (__builtin_mul_overflow(expected, extent, &expected)) return false;
+      size /= extent;
     }
-  }
-  return layout;
+    return true;
+  };
+  std::int64_t element = 1;
+  if (!find_stride(g.inner, element) || element != 1) return std::nullopt;
+  if (!find_stride(g.channels, pitch.channel)) return std::nullopt;
+  if (!find_stride(g.outer, pitch.position)) return std::nullopt;
+  if (g.inner >= max_lanes) return pitch;
+  const Pitch dense = g.dense_pitch();
+  const bool is_usable = pitch.position == dense.position || dense.position % pair_elements == 0 ||
+                         dense.position > max_joined_position;
+  return pitch.channel == dense.channel && is_usable ? std::optional(pitch) : std::nullopt;
 }
 
 bool has_separate_elements(const View& tensor) noexcept {

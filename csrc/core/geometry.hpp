@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "layout.hpp"
+#include "pitch.hpp"
 #include "view.hpp"
 
 namespace onedsl {
@@ -23,6 +23,7 @@ struct Geometry {
 
   constexpr std::int64_t per_channel() const noexcept { return outer * inner; }
   constexpr std::int64_t elements() const noexcept { return channels * per_channel(); }
+  constexpr Pitch dense_pitch() const noexcept { return {channels * inner, inner}; }
 };
 
 // The largest tensor, as large as the address space of x86-64. A size of 0 counts as 1, as in
@@ -85,11 +86,19 @@ std::optional<MemoryOrder> memory_order(const View& src, ChannelAxes channel_axe
 // Return whether the elements of a tensor of src's shape are neighbors in this order.
 bool is_dense_in(const View& tensor, const MemoryOrder& order) noexcept;
 
-// Return the strides in elements of a dense copy in the tensor's memory order.
-std::vector<std::ptrdiff_t> dense_strides(const View& tensor);
+// Return the strides in elements of a dense copy in this order.
+std::vector<std::ptrdiff_t> dense_strides(const View& tensor, const MemoryOrder& order);
 
-// Return the layout of a tensor of src's shape, nullopt if its strides are not whole elements.
-std::optional<Layout> layout_of(const View& tensor, const MemoryOrder& order);
+// What the kernels of every instruction set rely on: vectors of up to this many elements, ...
+constexpr std::int64_t max_lanes = 16;
+// ... and, in tensors that are not dense, positions of columns that consist of whole pairs of
+// vectors, or are longer than those that are joined to rows (see
+// native/kernels/summation_order.hpp).
+constexpr std::int64_t pair_elements = 2 * max_lanes;
+constexpr std::int64_t max_joined_position = 1024;
+
+// Return the pitch of a tensor of src's shape, nullopt if the kernels cannot read its layout.
+std::optional<Pitch> pitch_of(const View& tensor, const MemoryOrder& order) noexcept;
 
 // Return whether no two elements of a tensor share memory, as far as sorted strides show it. True
 // for every slice or permutation of the axes of a dense tensor.

@@ -3,10 +3,8 @@
 #include <emmintrin.h>
 
 #include <algorithm>
-#include <optional>
 
-#include "schedule.hpp"
-#include "staged_tiles.hpp"
+#include "plan/schedule.hpp"
 
 namespace onedsl::native {
 
@@ -79,7 +77,7 @@ void RunLoops::run(const int loop, const Worker& worker) {
       }
       break;
     case write:
-      write_tiles(channels(panel), worker, scratch);
+      write_tiles(channels(panel), worker);
       if (panel + 1 < panels_) sum_tiles(channels(panel + 1), worker, scratch);
       break;
   }
@@ -102,31 +100,24 @@ void RunLoops::process_own_channels(const Worker& worker) const {
       plan_.kernels.finish(args_, panel);
     }
     const bool prefetches = plan_.schedule.prefetch_next_panel && panel.end < own.end;
-    write_tiles(panel, alone, scratch, prefetches ? plan_.schedule.block * args_.order.inner : 0);
+    write_tiles(panel, alone, prefetches ? plan_.schedule.block * args_.order.inner : 0);
   }
 }
 
 void RunLoops::sum_tiles(const Range& panel, const Worker& share,
                          const TileScratch& scratch) const {
   if (!plan_.needs_sums) return;
-  std::optional<StagedTiles> staged;
-  if (plan_.staging) staged.emplace(plan_, *plan_.staging, args_, scratch);
-  for_summed_tiles(plan_.schedule, args_.order, panel, share, [&](const Tile& tile) {
-    staged ? staged->reduce(tile) : plan_.passes.reduce(args_, tile, scratch);
-  });
-  if (staged) staged->finish();
+  for_summed_tiles(plan_.schedule, args_.order, panel, share,
+                   [&](const Tile& tile) { plan_.passes.reduce(args_, tile, scratch); });
 }
 
-void RunLoops::write_tiles(const Range& panel, const Worker& share, const TileScratch& scratch,
+void RunLoops::write_tiles(const Range& panel, const Worker& share,
                            const Index to_next_panel) const {
   if (!writes_) return;
-  std::optional<StagedTiles> staged;
-  if (plan_.staging) staged.emplace(plan_, *plan_.staging, args_, scratch);
   for_written_tiles(plan_.schedule, args_.order, panel, share, [&](Tile tile) {
     tile.to_next_panel = to_next_panel;
-    staged ? staged->write(tile) : plan_.passes.write(args_, tile);
+    plan_.passes.write(args_, tile);
   });
-  if (staged) staged->finish();
 }
 
 }  // namespace onedsl::native

@@ -4,9 +4,9 @@
 #include <cstdint>
 
 #include "../core/threads.hpp"
-#include "buffers.hpp"
-#include "kernels.hpp"
-#include "plan.hpp"
+#include "kernels/kernels.hpp"
+#include "plan/buffers.hpp"
+#include "plan/plan.hpp"
 
 namespace onedsl::native {
 
@@ -34,8 +34,7 @@ class RunLoops final : public Loops {
 
   void process_own_channels(const Worker& worker) const;
   void sum_tiles(const Range& panel, const Worker& share, const TileScratch& scratch) const;
-  void write_tiles(const Range& panel, const Worker& share, const TileScratch& scratch,
-                   Index to_next_panel = 0) const;
+  void write_tiles(const Range& panel, const Worker& share, Index to_next_panel = 0) const;
 
   const Plan& plan_;
   const KernelArgs& args_;

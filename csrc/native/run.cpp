@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "buffers.hpp"
-#include "kernels.hpp"
+#include "kernels/kernels.hpp"
 #include "loops.hpp"
-#include "plan.hpp"
+#include "plan/buffers.hpp"
+#include "plan/plan.hpp"
 
 namespace onedsl::native {
 namespace {
@@ -21,16 +21,26 @@ KernelArgs args_of(const Call& call, const Pointers& memory, const Plan& plan,
                                  ? *memory.totals.count
                                  : static_cast<double>(call.geometry.per_channel());
   // Not member by member: clearing the members first takes 2 % of a call of 16 KB.
-  return {{call, is_relu ? relu_of(attributes.parameter, call.data) : Relu{},
-           is_leaky ? static_cast<float>(attributes.parameter) : 0, plan.order, memory.in,
-           memory.out, plan.stored_diff.value_or(Output::diff_src), buffers.partials(),
-           buffers.tables(), plan.schedule.exceeds_l2, plan.non_temporal},
+  return {call,
+          is_relu ? relu_of(attributes.parameter, call.data) : Relu{},
+          is_leaky ? static_cast<float>(attributes.parameter) : 0,
+          plan.order,
+          memory.in,
+          memory.out,
+          &call.pitches,
+          plan.neighboring_positions,
+          plan.neighboring_channels,
+          plan.stored_diff.value_or(Output::diff_src),
+          buffers.partials(),
+          buffers.tables(),
+          plan.schedule.exceeds_l2,
+          plan.non_temporal,
           per_channel,
           memory.totals,
           plan.samples};
 }
 
-// Return the args of some channels of columns. Their rows remain as far apart.
+// Return the args of some channels of columns, whose positions are no neighbors.
 KernelArgs args_of(const Range& channels, const KernelArgs& all, const DataType type) {
   const auto first = static_cast<std::size_t>(channels.begin);
   const auto inner = static_cast<std::size_t>(all.order.inner);
@@ -50,6 +60,8 @@ KernelArgs args_of(const Range& channels, const KernelArgs& all, const DataType 
   }
   args.samples.src = args.in[Input::src];
   args.order.channels = channels.length();
+  args.order.row = channels.length() * all.order.inner;
+  args.neighboring_positions = false;
   return args;
 }
 
@@ -58,7 +70,7 @@ int run_empty(const Call& call, const Pointers& memory, const Threads& threads,
               const Machine& machine) {
   Call without_tensors = call;
   without_tensors.geometry = Geometry{1, call.geometry.channels, 1};
-  without_tensors.layouts = nullptr;
+  without_tensors.pitches = {};
   Pointers vectors = memory;
   output_tensors.for_each([&](const Output port) { vectors.out[port] = nullptr; });
   return run(without_tensors, vectors, threads, machine);

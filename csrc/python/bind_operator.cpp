@@ -174,7 +174,17 @@ void bind_operator(py::module_& module) {
       .def_readonly("reason", &NamedRejection::reason)
       .def_readonly("port", &NamedRejection::port)
       .def_readonly("other", &NamedRejection::other)
-      .def_readonly("to_copy", &NamedRejection::to_copy);
+      .def_readonly("to_copy", &NamedRejection::to_copy)
+      .def_readonly("to_copy_back", &NamedRejection::to_copy_back)
+      .def_property_readonly("strides", [](const NamedRejection& rejection) {
+        py::tuple strides(rejection.strides.size());
+        for (std::size_t axis = 0; axis < rejection.strides.size(); ++axis) {
+          PyObject* const stride = PyLong_FromSsize_t(rejection.strides[axis]);
+          if (stride == nullptr) throw py::error_already_set();
+          strides[axis] = py::reinterpret_steal<py::object>(stride);
+        }
+        return strides;
+      });
 
   module.def("geometry", &geometry, py::arg("shape"), py::arg("strides"),
              py::arg("channel_axis") = py::none(), py::arg("item_stride") = 1, py::pos_only());
@@ -184,11 +194,13 @@ void bind_operator(py::module_& module) {
              py::arg("activation"), py::arg("parameter"), py::pos_only());
   py::class_<Operator>(module, "Operator", py::is_final())
       .def("run", &Operator::run, py::arg("inputs"), py::arg("all_outputs").noconvert(),
-           py::arg("out").none(true), py::arg("results_like") = py::none(), py::pos_only())
-      .def("reduce", &Operator::reduce, py::arg("inputs"), py::pos_only())
+           py::arg("out").none(true), py::arg("results_like") = py::none(),
+           py::arg("copied") = py::tuple(), py::pos_only())
+      .def("reduce", &Operator::reduce, py::arg("inputs"), py::arg("copied") = py::tuple(),
+           py::pos_only())
       .def("apply", &Operator::apply, py::arg("totals").noconvert(), py::arg("inputs"),
            py::arg("all_outputs").noconvert(), py::arg("out").none(true),
-           py::arg("results_like") = py::none(), py::pos_only())
+           py::arg("results_like") = py::none(), py::arg("copied") = py::tuple(), py::pos_only())
       .def("describe", &Operator::describe, py::arg("inputs"), py::arg("all_outputs").noconvert(),
            py::arg("out").none(true), py::pos_only())
       .def("run_graph", &Operator::run_graph, py::arg("graph"), py::arg("description"),

@@ -22,13 +22,11 @@ py::handle like_of(const py::tuple& inputs, const py::handle results_like = py::
 }
 
 // Returns a new array of PyTorch, or of NumPy if that is null, and its memory. It has the shape and
-// strides of `like`, or of a dense copy.
-std::pair<py::object, void*> new_array(const View& like, const bool is_dense, const bool aligned,
-                                       const PyTorch* const pytorch) {
+// strides of `like`, or these strides in elements if there are some.
+std::pair<py::object, void*> new_array(const View& like, const std::vector<std::ptrdiff_t>& strides,
+                                       const bool aligned, const PyTorch* const pytorch) {
   View dense = like;
-  Sizes strides;
-  if (!is_dense) {
-    strides = dense_strides(like);
+  if (!strides.empty()) {
     dense.strides = strides.data();
     dense.item_stride = 1;
   }
@@ -48,7 +46,7 @@ std::pair<py::object, void*> new_array(const View& like, const bool is_dense, co
 }  // namespace
 
 Operator::Operator(OpSchema schema) : schema_(std::move(schema)), graph_rules_(schema_.rules) {
-  schema_.rules.strided_tensors = true;
+  schema_.rules.pitched_tensors = true;
   const auto [lowest, highest] = schema_.rules.ranks;
   if (lowest < 1 || highest > max_rank) {
     throw std::invalid_argument("onedsl._core.Operator: ranks must be between 1 and MAX_RANK");
@@ -67,9 +65,25 @@ py::object Operator::rejected(const Rejection& rejection) const {
     if (port.kind == AnyPort::input) return inputs[static_cast<Input>(port.index)];
     return "out." + outputs[static_cast<Output>(port.index)];
   };
-  NamedRejection named{name_of(rejection.reason), name(rejection.port), name(rejection.other), {}};
+  NamedRejection named{
+      name_of(rejection.reason), name(rejection.port), name(rejection.other), {}, {}, {}};
   rejection.to_copy.for_each([&](const Input port) { named.to_copy.push_back(name(port)); });
+  rejection.to_copy_back.for_each(
+      [&](const Output port) { named.to_copy_back.push_back(name(port)); });
+  named.strides = rejection.strides;
   return py::cast(std::move(named));
+}
+
+void Operator::mark_copied(Call& call, const py::tuple& names) const {
+  for (const py::handle each : names) {
+    const auto name = each.cast<std::string>();
+    signature().inputs.for_each([&](const Input port) {
+      if (schema_.names.inputs[port] == name) call.copied_inputs.add(port);
+    });
+    signature().outputs.for_each([&](const Output port) {
+      if ("out." + schema_.names.outputs[port] == name) call.copied_outputs.add(port);
+    });
+  }
 }
 
 std::optional<Rejection> Operator::fill(PythonCall& call, const CallRules& rules,
@@ -127,8 +141,8 @@ py::object Operator::execute(const Call& call, const py::handle results_like, co
       py::object result = py::none();
       if (call.outputs.has(port)) {
         const View& like = is_tensor(port) ? call.src() : call.mean();
-        const bool is_dense = !is_tensor(port) || call.src_is_dense();
-        std::tie(result, memory.out[port]) = new_array(like, is_dense, is_converted, pytorch);
+        const Sizes strides = is_tensor(port) ? call.dense_strides : Sizes();
+        std::tie(result, memory.out[port]) = new_array(like, strides, is_converted, pytorch);
       }
       results[next++] = std::move(result);
     });
@@ -165,8 +179,9 @@ py::object Operator::execute(const Call& call, const py::handle results_like, co
 }
 
 py::object Operator::run(const py::tuple& inputs, const bool all_outputs, const py::object& out,
-                         const py::handle results_like) const {
+                         const py::handle results_like, const py::tuple& copied) const {
   PythonCall call(schema_.config);
+  mark_copied(call, copied);
   if (const auto found = fill(call, schema_.rules, inputs, outputs(all_outputs), out)) {
     return rejected(*found);
   }
@@ -175,8 +190,9 @@ py::object Operator::run(const py::tuple& inputs, const bool all_outputs, const 
 
 py::object Operator::apply(const DoubleVector& totals, const py::tuple& inputs,
                            const bool all_outputs, const py::object& out,
-                           const py::handle results_like) const {
+                           const py::handle results_like, const py::tuple& copied) const {
   PythonCall call(schema_.config);
+  mark_copied(call, copied);
   call.pass = Pass::apply;
   if (const auto found = fill(call, schema_.rules, inputs, outputs(all_outputs), out)) {
     return rejected(*found);
@@ -191,8 +207,9 @@ py::object Operator::apply(const DoubleVector& totals, const py::tuple& inputs,
                  totals_in(const_cast<double*>(totals.data()), channels));
 }
 
-py::object Operator::reduce(const py::tuple& inputs) const {
+py::object Operator::reduce(const py::tuple& inputs, const py::tuple& copied) const {
   PythonCall call(schema_.config);
+  mark_copied(call, copied);
   call.pass = Pass::reduce;
   call.inputs = signature().reduce_inputs;
   if (const auto found = fill(call, schema_.rules, inputs, OutputSet(), py::none())) {

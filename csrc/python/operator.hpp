@@ -30,6 +30,8 @@ struct NamedRejection {
   const char* reason;
   std::string port, other;
   std::vector<std::string> to_copy;
+  std::vector<std::string> to_copy_back;
+  std::vector<std::ptrdiff_t> strides;
 };
 
 // Totals as one vector: the count, the first number of every statistic, the second ones.
@@ -48,15 +50,16 @@ class Operator {
   // Runs onedsl's kernels. Takes a tuple of inputs, whether to compute all outputs, and a tuple of
   // outputs or None. Returns the outputs, as the following functions too, or a NamedRejection.
   // `results_like` is None or the caller's first input, if that of `inputs` is a NumPy view of it.
+  // `copied` has the names of arrays that are copies of the caller's, for the run log.
   pybind11::object run(const pybind11::tuple& inputs, bool all_outputs, const pybind11::object& out,
-                       pybind11::handle results_like) const;
+                       pybind11::handle results_like, const pybind11::tuple& copied) const;
 
   // The two passes of a run. reduce() takes the reduce_inputs of the signature and returns a
   // DoubleVector; apply() takes the merged totals of all parts.
-  pybind11::object reduce(const pybind11::tuple& inputs) const;
+  pybind11::object reduce(const pybind11::tuple& inputs, const pybind11::tuple& copied) const;
   pybind11::object apply(const DoubleVector& totals, const pybind11::tuple& inputs,
                          bool all_outputs, const pybind11::object& out,
-                         pybind11::handle results_like) const;
+                         pybind11::handle results_like, const pybind11::tuple& copied) const;
 
   // Returns the description of a call, from which a graph for it is compiled: the type, shape and
   // strides of src, the type of statistics, and which inputs are given; or None if the tensors are
@@ -82,6 +85,8 @@ class Operator {
     return all ? signature().outputs : signature().required_outputs;
   }
   pybind11::object rejected(const Rejection& rejection) const;
+  // Keeps which arrays of a call are copies.
+  void mark_copied(Call& call, const pybind11::tuple& names) const;
   // Fills in the arrays of a call, and checks it.
   std::optional<Rejection> fill(PythonCall& call, const CallRules& rules,
                                 const pybind11::tuple& inputs, OutputSet outputs,

@@ -96,10 +96,12 @@ void call_python(const Log& log) {
 void log_run(const Call& call, const int num_threads, const LogNames& names, const double seconds) {
   const Geometry& g = call.geometry;
   call_python([&] {
-    record_run(names.op.empty() ? signature_of(call.operation).name : names.op, name_of(call.data),
-               py::make_tuple(g.outer, g.channels, g.inner), names_of(call.given, names.inputs),
-               names_of(call.outputs, names.outputs), native::implementation(call.pass),
-               num_threads, seconds);
+    record_run(
+        names.op.empty() ? signature_of(call.operation).name : names.op, name_of(call.data),
+        py::make_tuple(g.outer, g.channels, g.inner), names_of(call.given, names.inputs),
+        names_of(call.outputs, names.outputs), native::implementation(call.pass), num_threads,
+        seconds,
+        names_of(call.copied_inputs, names.inputs) + names_of(call.copied_outputs, names.outputs));
   });
 }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "../core/threads.hpp"
@@ -37,6 +39,29 @@ OwnedTensor output(Pointers& memory, const Output port, const TensorCall& call,
   return made;
 }
 
+// Copies the inputs of a rejected call that it cannot use as they are. If the results cannot be
+// written in src's order of axes, src is copied to theirs.
+void copy_inputs(TensorCall& call, const Rejection& rejection) {
+  const bool is_reordered = !rejection.to_copy_back.empty();
+  const InputSet copied = is_reordered ? InputSet(Input::src) : rejection.to_copy;
+  View dense = call.src();
+  dense.strides = is_reordered ? call.strides.data() : rejection.strides.data();
+  copied.for_each([&](const Input port) {
+    OwnedTensor copy;
+    if (is_tensor(port)) {
+      copy = empty_like(dense);
+      constexpr std::int32_t non_blocking = 0;
+      throw_if(api->copy(copy.get(), call.tensors[port], non_blocking));
+    } else {
+      copy = make(api->clone, call.tensors[port]);
+    }
+    call.tensors[port] = copy.get();
+    call.in[port] = view_of(*copy);
+    call.copies.push_back(std::move(copy));
+  });
+  call.copied_inputs = call.copied_inputs | copied;
+}
+
 }  // namespace
 
 CallRules rules_of(const Operation operation) noexcept {
@@ -50,7 +75,7 @@ CallRules rules_of(const Operation operation) noexcept {
   rules.channel_axis = 1;
   rules.min_values = 2;
   rules.statistics_like_src = true;
-  rules.strided_tensors = true;
+  rules.pitched_tensors = true;
   // The caller computes the gradient of the activation alone where the program changed the weight.
   rules.outputs_need_alternative = false;
   if (signature.is_forward()) {
@@ -130,14 +155,26 @@ std::optional<Rejection> check_call(const CallRules& rules, const InputSet copie
     call.out[port]->strides = call.strides.data();
   });
   found = check(rules, call);
-  if (!found || found->to_copy.empty() || !(found->to_copy - copied).empty()) {
-    return found;
+  // Once src is copied, the layouts of the others are compared with the copy's.
+  for (int copies = 0; found && copies < 2; ++copies) {
+    const bool is_repairable = (found->to_copy - copied).empty() &&
+                               !(found->to_copy.empty() && found->to_copy_back.empty());
+    if (!is_repairable) break;
+    copy_inputs(call, *found);
+    found = check(rules, call);
   }
-  found->to_copy.for_each([&](const Input port) {
-    call.copies.push_back(make(api->clone, call.tensors[port]));
-    call.in[port] = view_of(*call.copies.back());
+  return found;
+}
+
+std::string with_copies(const char* const computed, const TensorCall& call) {
+  std::string text = computed;
+  const char* separator = ", copied ";
+  (call.copied_inputs & input_tensors).for_each([&](const Input port) {
+    text += separator;
+    text += name_of(port);
+    separator = " ";
   });
-  return check(rules, call);
+  return text;
 }
 
 Results<3> compute_forward(TensorCall& call, const Running& running, const Totals& totals) {

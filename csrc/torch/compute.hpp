@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -39,6 +40,9 @@ struct TensorCall : Call {
   std::vector<std::ptrdiff_t> strides = {};    // of resulting tensors
 };
 
+// Returns what was computed, followed by the inputs of which copies were made, for reports.
+std::string with_copies(const char* computed, const TensorCall& call);
+
 // Returns a call with the arguments that each batch norm of PyTorch has, which computes dst alone,
 // or diff_src alone. Statistics that are null are absent.
 TensorCall forward_call(const OpConfig& config, const Tensor& src, const OptionalTensor& weight,
@@ -50,7 +54,8 @@ TensorCall backward_call(const OpConfig& config, const Tensor& diff_dst, const T
 using StridesOf = std::vector<std::ptrdiff_t>(const View& src, const View* diff_dst);
 
 // Checks a call. Its outputs are the tensors that it will allocate, and the running statistics that
-// it updates in place. Inputs of `copied` are copied if only their memory layout is unsupported.
+// it updates in place. Inputs of `copied` are copied by PyTorch if only their memory layout is
+// unsupported, and src if results of src's order would be.
 std::optional<Rejection> check_call(const CallRules& rules, InputSet copied, StridesOf* strides_of,
                                     TensorCall& call);
 

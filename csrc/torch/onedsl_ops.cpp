@@ -77,11 +77,11 @@ struct Activated {
     return config;
   }
 
-  // As reports describe it.
-  std::string description(const bool has_addition) const {
-    if (!*this) return "onedsl compiled alone";
-    return (has_addition ? "onedsl with addition and " : "onedsl with ") +
-           std::string(info_of(activation).name);
+  // As reports describe a call.
+  std::string description(const bool has_addition, const TensorCall& call) const {
+    if (!*this) return with_copies("onedsl compiled alone", call);
+    const std::string with = has_addition ? "onedsl with addition and " : "onedsl with ";
+    return with_copies((with + info_of(activation).name).c_str(), call);
   }
 
   Activation activation = Activation::none;
@@ -116,7 +116,7 @@ Results<6> onedsl_forward(const Tensor& src, const OptionalTensor& weight,
   }
   Results<3> computed = compute_forward(call, {nullptr, memory_of(*variance)});
   std::move(computed.begin(), computed.end(), results.begin());
-  const std::string description = activated.description(has_residual);
+  const std::string description = activated.description(has_residual, call);
   log_call({true, description.c_str(), nullptr}, [&](LoggedCall& logged) {
     logged.shape = shape_of(src);
     logged.addresses = {address_of(weight), address_of(bias)};
@@ -139,11 +139,11 @@ Results<4> onedsl_backward(const Tensor& diff_dst, const Tensor& src, const Tens
   const bool has_dst = pointer_to(dst) != nullptr;
   const bool has_addition = has_residual || has_dst;
   if (has_addition && !activated) reject("an addition without an activation");
-  const auto checked_call = [&](const Activated& with, const Tensor& diff,
+  const auto checked_call = [&](const Activated& with, const Tensor& diff, const Tensor& own_src,
                                 const OptionalTensor& gamma, const bool with_diff_residual) {
     const OpConfig config =
         with.config(Operation::training_backward, Operation::act_training_backward);
-    TensorCall call = backward_call(config, diff, src, gamma, &mean, &inverse_stddev);
+    TensorCall call = backward_call(config, diff, own_src, gamma, &mean, &inverse_stddev);
     if (with) {
       call.tensors[Input::beta] = pointer_to(forward_bias);
       call.tensors[Input::residual] = pointer_to(residual);
@@ -155,24 +155,26 @@ Results<4> onedsl_backward(const Tensor& diff_dst, const Tensor& src, const Tens
   };
   const bool recomputes = activated && !has_dst;
   TensorCall call =
-      checked_call(activated, diff_dst, recomputes ? forward_weight : weight, has_addition);
+      checked_call(activated, diff_dst, src, recomputes ? forward_weight : weight, has_addition);
   OwnedTensor diff;
   if (recomputes) {
-    TensorCall alone = checked_call(nothing, diff_dst, weight, false);
+    // Of the copies, if the call has some.
+    TensorCall alone = checked_call(nothing, *call.tensors[Input::diff_dst],
+                                    *call.tensors[Input::src], weight, false);
     const std::optional<View>& before = call.in[Input::gamma];
     const std::optional<View>& now = alone.in[Input::gamma];
     if (now && !(before && std::equal(now->data, now->data + now->bytes() - 4, before->data))) {
       // The program changed the weight by `.data`, which autograd does not notice. In PyTorch, the
       // gradient of batch norm then has the new weight, and the activation's the forward pass's.
-      call = checked_call(activated, diff_dst, forward_weight, true);
+      call = checked_call(activated, diff_dst, src, forward_weight, true);
       diff = std::move(compute_backward(call, true).back());
-      call = checked_call(nothing, *diff, weight, false);
+      call = checked_call(nothing, *diff, src, weight, false);
     }
   }
   Results<4> results = compute_backward(call, true);
   if (diff) results.back() = std::move(diff);
   if (!has_addition) results.back() = empty_vector(0);
-  const std::string description = activated.description(has_addition);
+  const std::string description = activated.description(has_addition, call);
   log_call({false, description.c_str(), nullptr}, [&](LoggedCall& logged) {
     logged.shape = shape_of(src);
     logged.addresses = {address_of(weight)};

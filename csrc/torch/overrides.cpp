@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <stdexcept>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -17,13 +18,19 @@ namespace {
 // A number needs no lock, for which a forked child or a signal handler would wait forever.
 std::atomic<std::uint64_t> uses = 0;
 
-// The results of `ours`, or why it does not compute the call.
-using Outcome = std::variant<Results<3>, const char*>;
+struct Computed {
+  Results<3> results;
+  std::string description;  // for reports
+};
 
-// Logs a call of an op. `mean` is a result of the forward pass, or null.
+// What `ours` computed, or why it does not compute the call.
+using Outcome = std::variant<Computed, const char*>;
+
+// Logs a call of an op: what onedsl computed, or null and why not. `mean` is a result of the
+// forward pass, or null.
 template <bool is_forward, class... Arguments>
-void log_op(const char* const reason, const Tensor* const mean, const Arguments&... arguments) {
-  const char* const computed = reason == nullptr ? "onedsl eager" : nullptr;
+void log_op(const char* const computed, const char* const reason, const Tensor* const mean,
+            const Arguments&... arguments) {
   log_call({is_forward, computed, reason}, [&](LoggedCall& call) {
     // Forward: src, weight, bias, running_mean, ... Gradient: diff_dst, src, weight, running_mean,
     // running_var, mean, ...
@@ -46,17 +53,21 @@ void kernel(Value* const values, std::uint64_t, std::uint64_t) {
     const auto pytorchs = [&] { return call<3>(cpu_kernels().*pytorch, arguments...); };
     if (!in_use()) return write_results(values, pytorchs());
     Outcome outcome = with_pytorchs_errors([&] { return ours(arguments...); });
-    const auto* const found = std::get_if<const char*>(&outcome);
-    const char* const reason = found == nullptr ? nullptr : *found;
+    if (auto* const computed = std::get_if<Computed>(&outcome)) {
+      const Tensor* const mean = is_forward ? computed->results[1].get() : nullptr;
+      log_op<is_forward>(computed->description.c_str(), nullptr, mean, arguments...);
+      return write_results(values, std::move(computed->results));
+    }
+    const char* const reason = std::get<const char*>(outcome);
     try {
-      if (reason != nullptr) outcome = pytorchs();
+      Results<3> results = pytorchs();
+      const Tensor* const mean = is_forward ? results[1].get() : nullptr;
+      log_op<is_forward>(nullptr, reason, mean, arguments...);
+      write_results(values, std::move(results));
     } catch (...) {
-      log_op<is_forward>(reason, nullptr, arguments...);
+      log_op<is_forward>(nullptr, reason, nullptr, arguments...);
       throw;
     }
-    auto& results = std::get<Results<3>>(outcome);
-    log_op<is_forward>(reason, is_forward ? results[1].get() : nullptr, arguments...);
-    write_results(values, std::move(results));
   });
 }
 
@@ -103,14 +114,16 @@ Outcome forward(const Tensor& src, const OptionalTensor& weight, const OptionalT
   // PyTorch's kernel updates the running statistics before it reads the other arguments.
   if (call.tensors[Input::mean] != nullptr) call.outputs.add(Output::running_mean);
   if (call.tensors[Input::variance] != nullptr) call.outputs.add(Output::running_variance);
-  if (const auto rejection = check_call(rules_of(config.operation), {}, &pytorch_strides, call)) {
+  if (const auto rejection =
+          check_call(rules_of(config.operation), input_tensors, &pytorch_strides, call)) {
     return unsupported(*rejection);
   }
   Running running;
   if (call.outputs.has(Output::running_mean)) {
     running = {memory_of(*running_mean), memory_of(*running_var), momentum};
   }
-  return compute_forward(call, running);
+  Results<3> results = compute_forward(call, running);
+  return Computed{std::move(results), with_copies("onedsl eager", call)};
 }
 
 Outcome forward_legit(const Tensor& src, const OptionalTensor& weight, const OptionalTensor& bias,
@@ -140,9 +153,8 @@ Outcome backward(const Tensor& diff_dst, const Tensor& src, const OptionalTensor
   TensorCall call =
       backward_call(config, diff_dst, src, weight, pointer_to(train ? save_mean : running_mean),
                     pointer_to(train ? save_invstd : running_var));
-  const InputSet copied(Input::diff_dst);
   const CallRules rules = rules_of(config.operation);
-  if (const auto rejection = check_call(rules, copied, &pytorch_strides, call)) {
+  if (const auto rejection = check_call(rules, input_tensors, &pytorch_strides, call)) {
     return unsupported(*rejection);
   }
   // PyTorch's kernel rejects these although it does not read them.
@@ -157,7 +169,8 @@ Outcome backward(const Tensor& diff_dst, const Tensor& src, const OptionalTensor
       compute_backward(call, diff_gamma_wanted || diff_beta_wanted);
   if (!diff_gamma_wanted) diff_gamma = make(api->undefined);
   if (!diff_beta_wanted) diff_beta = make(api->undefined);
-  return Results<3>{std::move(diff_src), std::move(diff_gamma), std::move(diff_beta)};
+  return Computed{{std::move(diff_src), std::move(diff_gamma), std::move(diff_beta)},
+                  with_copies("onedsl eager", call)};
 }
 
 struct Op {

@@ -87,6 +87,8 @@ struct StableInterface {
                  Tensor** made) = find("aoti_torch_empty_strided");
   Error (*undefined)(Tensor** made) = find("aoti_torch_new_uninitialized_tensor");
   Error (*clone)(const Tensor* of, Tensor** made) = find("aoti_torch_clone");
+  Error (*copy)(Tensor* to, const Tensor* from,
+                std::int32_t non_blocking) = find("aoti_torch_copy_");
   Error (*delete_tensor)(Tensor*) = find("aoti_torch_delete_tensor_object");
 
   Error (*list_item)(List*, std::size_t index, Value*) = find("torch_list_get_item");

@@ -32,11 +32,12 @@ Result = TypeVar("Result", bound=tuple[Any, ...])
 Arrays = tuple[Any, ...]
 """One array per port, or None."""
 
-Run = Callable[[Arrays, bool, Any, object], Any]
+Run = Callable[[Arrays, bool, Any, object, tuple[str, ...]], Any]
 """A call of the core.
 
-Its arguments are the inputs, whether to compute all outputs, ``out``, and the array whose library
-is that of the results. It returns the results or a `_core.Rejection`.
+Its arguments are the inputs, whether to compute all outputs, ``out``, the array whose library is
+that of the results, and the names of arrays that are copies. It returns the results or a
+`_core.Rejection`.
 """
 
 
@@ -107,12 +108,19 @@ class Operator(Generic[Result]):
         """
         all_outputs = validation.parse_outputs(outputs, self._schema)
         run: Run = self._run_onednn if parse_backend(backend) else self._core.run
-        results = run(inputs, all_outputs, out, None)
+        results = run(inputs, all_outputs, out, None, ())
         if type(results) is not Rejection:
             return results  # type: ignore[no-any-return]
         return self._repair(results, run, inputs, all_outputs, out)  # type: ignore[no-any-return]
 
-    def _run_onednn(self, inputs: Arrays, all_outputs: bool, out: Any, results_like: object) -> Any:
+    def _run_onednn(
+        self,
+        inputs: Arrays,
+        all_outputs: bool,
+        out: Any,
+        results_like: object,
+        copied: tuple[str, ...],
+    ) -> Any:
         """Run a call on oneDNN, or return the core's `_core.Rejection`."""
         raise UnsupportedError(
             'oneDNN\'s Graph API has no op for frozen statistics; use backend="auto"',
@@ -147,7 +155,10 @@ class Operator(Generic[Result]):
         vector = self._core.reduce(inputs)
         if type(vector) is Rejection:
             vector = self._repair(
-                vector, lambda inputs, *_: self._core.reduce(inputs), inputs, False
+                vector,
+                lambda inputs, _all, _out, _like, copied: self._core.reduce(inputs, copied),
+                inputs,
+                False,
             )
         # Moments do not depend on epsilon.
         return self._totals._of(vector, self.epsilon if self._totals is BatchNormSums else None)
@@ -166,7 +177,7 @@ class Operator(Generic[Result]):
 
         all_outputs = validation.parse_outputs(outputs, self._schema)
         run: Run = functools.partial(self._core.apply, totals._vector)
-        results = run(inputs, all_outputs, out, None)
+        results = run(inputs, all_outputs, out, None, ())
         if type(results) is not Rejection:
             return results  # type: ignore[no-any-return]
         return self._repair(results, run, inputs, all_outputs, out, totals)  # type: ignore[no-any-return]
@@ -187,13 +198,13 @@ class Operator(Generic[Result]):
         """
         schema, ports = self._schema, self._schema.inputs
         results_like, given = inputs[0], out
-        # Repairs that were made. Copies may come again: once src is copied, other tensors are
-        # compared with the copy.
-        repaired = set()
+        repaired: set[str] = set()  # the reasons of repairs that were made
+        copied: tuple[str, ...] = ()
+        target: Sequence[Any] = ()  # the arrays of `out` that results are copied to
         while type(results) is Rejection:
             reason = results.reason
-            is_new = (reason, *results.to_copy) not in repaired
-            repaired.add((reason, *results.to_copy))
+            is_new = reason not in repaired
+            repaired.add(reason)
             match reason if is_new else "":
                 case "not_an_array":
                     inputs = tuple(
@@ -214,14 +225,20 @@ class Operator(Generic[Result]):
                     )
                 case "outputs":
                     out = validation.parse_out(schema, all_outputs, out)
-                case "layout" | "not_aligned" if results.to_copy:
-                    inputs = validation.dense_copies(results.to_copy, ports, inputs)
+                case "layout" | "not_aligned" if results.to_copy or results.to_copy_back:
+                    copied = (*results.to_copy, *results.to_copy_back)
+                    inputs = validation.dense_copies(results, ports, inputs)
+                    if results.to_copy_back:
+                        target = out
+                        out = validation.dense_outputs(results, schema.outputs, out)
                 case _:
                     call = self._data_format, results, inputs, out, totals
                     raise validation.RejectedCall(schema, *call).error()
-            results = run(inputs, all_outputs, out, results_like)
+            results = run(inputs, all_outputs, out, results_like, copied)
         if out is given:
             return results
+        if target:
+            validation.copy_outputs(schema.outputs, out, target)
         _core.mark_written(given)  # the core wrote to NumPy views of its arrays
         return given if type(given) is schema.result else schema.result._make(given)
 
@@ -270,18 +287,26 @@ class ChannelOperator(Operator[Result]):
         )
         return statistics_type
 
-    def _run_onednn(self, inputs: Arrays, all_outputs: bool, out: Any, results_like: object) -> Any:
+    def _run_onednn(
+        self,
+        inputs: Arrays,
+        all_outputs: bool,
+        out: Any,
+        results_like: object,
+        copied: tuple[str, ...],
+    ) -> Any:
         """Run the repaired graph of a call, or return the core's `_core.Rejection`."""
         description = self._core.describe(inputs, all_outputs, out)
         if description is None:
-            return self._core.run(inputs, all_outputs, out, results_like)
+            return self._core.run(inputs, all_outputs, out, results_like, copied)
         if isinstance(description, Rejection):
             return description
         graph, record = _compile_call(self, description, all_outputs, _core.max_threads())
         begin = time.perf_counter()
         results = self._core.run_graph(graph, description, inputs, all_outputs, out, results_like)
         if type(results) is not Rejection:
-            publish(record, seconds=time.perf_counter() - begin)
+            names = tuple(name.removeprefix("out.") for name in copied)
+            publish(record, copied=names, seconds=time.perf_counter() - begin)
         return results
 
 

@@ -60,9 +60,11 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
     src's library if it has ``from_dlpack``, as PyTorch and JAX have, and NumPy arrays otherwise.
     Tensors may have any strides, each its own, and so may those in ``out`` whose elements share no
     memory. The result has src's strides if src is dense, otherwise those of
-    ``np.empty_like(src)``. Tensors with unaligned items and strided statistics are copied first,
-    and so are all tensors that are not dense with src's strides for ``backend="onednn"``. The
-    logger ``onedsl`` reports copies at level INFO.
+    ``np.empty_like(src)``. Tensors in src's order of axes are used in place, also slices of
+    channels and batches with gaps (rows of NXC have to be a multiple of 32 elements, or more than
+    1024). Others are copied, as are tensors with unaligned items, strided statistics, and for
+    ``backend="onednn"`` all tensors that are not dense with src's strides. `verbose` reports
+    copies.
 
     An invalid argument is a TypeError or ValueError, and no output has been written. A call that
     oneDNN cannot run (types that need another CPU, 2^31 elements) is an `UnsupportedError`.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,6 @@ from ..tensors.ports import Port
 from ..tensors.spec import DataFormat, TensorSpec
 from .schema import OpSchema
 from .totals import BatchNormTotals
-
-_logger = logging.getLogger("onedsl")
 
 
 @dataclass(frozen=True)
@@ -188,15 +185,8 @@ class RejectedCall:
     def _not_aligned(self, name: str) -> str:
         return messages.aligned(self._array(name))
 
-    def _layout(self, name: str) -> str:
-        src, array = self._src, self._array(name)
-        if self._kinds[name] == "channel vector":
-            return f"must be contiguous, got strides {array.strides} in bytes"
-        expected = f"the strides (in bytes) {self._array(src).strides} of {src}"
-        steps = [step for step, n in zip(array.strides, array.shape, strict=True) if n > 1]
-        if any(step % array.itemsize for step in steps):
-            expected = f"strides (in bytes) that are multiples of {array.itemsize}"
-        return f"must have {expected}, got {array.strides}. empty_like({src}) returns such an array"
+    def _layout(self, name: str) -> str:  # of a channel vector: tensors are copied
+        return f"must be contiguous, got strides {self._array(name).strides} in bytes"
 
     def _overlap(self, name: str) -> str:
         if self.rejection.other == name:
@@ -253,20 +243,51 @@ def parse_out(schema: OpSchema, all_outputs: bool, out: object) -> tuple[object,
 
 
 def dense_copies(
-    names: Sequence[str], ports: Sequence[Port], inputs: Sequence[Any]
+    rejection: _core.Rejection, ports: Sequence[Port], inputs: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """Return the inputs, and dense copies of those named: of tensors in src's memory layout."""
+    """Return the inputs, and dense copies of those that a call cannot use.
+
+    Copies of tensors have the memory layout that the rejection describes.
+    """
     copied = list(inputs)
     for index, port in enumerate(ports):
-        if port.name not in names:
+        if port.name not in rejection.to_copy:
             continue
         array = as_numpy(port.name, inputs[index])
-        _logger.info("%s copied: shape %s, strides %s", port.name, array.shape, array.strides)
-        is_tensor = port.kind == "tensor"
-        like = as_numpy(ports[0].name, copied[0]) if is_tensor else array
-        copied[index] = np.empty_like(like, order="K" if is_tensor else "C")
+        strides = rejection.strides if port.kind == "tensor" else None
+        copied[index] = _dense_array(array, strides)
         copied[index][...] = array
     return tuple(copied)
+
+
+def dense_outputs(
+    rejection: _core.Rejection, ports: Sequence[Port], out: Sequence[Any]
+) -> tuple[Any, ...]:
+    """Return the member arrays of ``out``, and dense arrays for those that a call cannot write."""
+    return tuple(
+        _dense_array(as_numpy(name, array, is_output=True), rejection.strides)
+        if (name := f"out.{port.name}") in rejection.to_copy_back
+        else array
+        for port, array in zip(ports, out, strict=True)
+    )
+
+
+def copy_outputs(ports: Sequence[Port], computed: Sequence[Any], out: Sequence[Any]) -> None:
+    """Copy results to the member arrays of ``out``, unless they are these arrays."""
+    for port, array, target in zip(ports, computed, out, strict=True):
+        if array is not target:
+            np.copyto(as_numpy(f"out.{port.name}", target, is_output=True), array)
+
+
+def _dense_array(like: Array, strides: Sequence[int] | None) -> Array:
+    """Return an uninitialized array like another one, by default in C order.
+
+    `strides` are in elements.
+    """
+    if strides is None:
+        return np.empty_like(like, order="C")
+    in_bytes = [step * like.itemsize for step in strides]
+    return np.ndarray(like.shape, like.dtype, np.empty(like.size, like.dtype), 0, in_bytes)
 
 
 # ---- Lists of names ----

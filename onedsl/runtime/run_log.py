@@ -27,13 +27,17 @@ class RunRecord(NamedTuple):
     num_threads: int
     """How many threads had work. For a compiled graph, how many oneDNN may use."""
     seconds: float
+    copied: tuple[str, ...] = ()
+    """Names of the arrays of which copies were made, because of their memory layout."""
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.geometry))
         ports = f"{' '.join(self.given)} -> {' '.join(self.computed) or 'sums'}"
+        copies = f", copied {' '.join(self.copied)}" if self.copied else ""
         return (
             f"{self.operation} {self.dtype} {shape} (outer x channels x inner), {ports}: "
             f"{self.implementation}, {self.num_threads} threads, {self.seconds * 1e6:.1f} us"
+            f"{copies}"
         )
 
 

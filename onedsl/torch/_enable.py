@@ -168,9 +168,11 @@ def enable(*, huge_pages: bool = True) -> _core.TorchUse:
     PyTorch's dispatcher. This affects every layer and function that calls these ops, of any class.
     PyTorch's own kernels still compute the forward pass in evaluation, gradients of the parameters
     alone, dtypes other than float32, bfloat16 and float16, parameters and running statistics that
-    are strided, not float32, or share memory, tensors that are not aligned to their items, and
-    every call that PyTorch rejects. Tensors of any strides are supported, and results have the
-    memory layout of PyTorch's. Autograd is unchanged.
+    are strided, not aligned, not float32, or share memory, and every call that PyTorch rejects.
+    Tensors of any strides are supported, and results have the memory layout of PyTorch's. Dense
+    tensors, slices of channels and batches with gaps are used in place, if they have the order of
+    axes of the input, contiguous or channels_last. Others are copied by PyTorch, as its
+    ``contiguous`` does; `report` shows such copies. Autograd is unchanged.
 
     The call takes effect at once, on all threads. Its result may be used as a context manager once;
     if there are several ``with`` blocks, on any threads, the kernels stay in use until the last

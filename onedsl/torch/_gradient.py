@@ -73,7 +73,7 @@ def batch_norm_backward(
     The formulas are those of `onedsl.BatchNormTrainingBackward`, or of
     `onedsl.BatchNormalizationGrad` if the statistics are frozen.
 
-    Tensors of any strides are supported. They are not copied.
+    Tensors of any strides are supported. `enable` states which are copied.
     """
     epsilon, of_batch = parse_epsilon(epsilon), parse_statistics(statistics) == "batch"
     channel_axis = parse_data_format(data_format).channel_axis

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -124,7 +125,7 @@ struct Run {
   bool separate_passes = false;     // reduce, then apply
   std::int64_t shift = 0;           // of the outputs, see Tensor
   std::int64_t residual_shift = 0;  // of diff_residual, in addition
-  std::uint64_t strides = 0;        // seed of random strides of each tensor; 0: dense
+  std::uint64_t pitches = 0;        // seed of random pitches of each tensor; 0: dense
 };
 
 inline Run default_run(const Isa isa) {
@@ -143,7 +144,6 @@ inline Run random_run(Random& random, const Isa isa) {
   run.machine.parallel_from = random.of_any_size(32768);
   run.machine.parallel_from_per_thread = 0;
   run.machine.min_elements_per_worker = random.of_any_size(4096);
-  run.machine.staging_bytes = std::int64_t{1} << random.between(10, 18);
   run.threads = random.choice(threads);
   run.openmp = run.threads <= 7 && random.chance(2);
   run.in_place = random.chance(3);
@@ -158,10 +158,9 @@ inline std::ostream& operator<<(std::ostream& out, const Run& run) {
              << (run.openmp ? " threads of " : " workers of ")
              << run.machine.min_elements_per_worker << " elements, cache of "
              << run.machine.cache.bytes << " bytes for " << run.machine.cache.cores << " cores"
-             << ", buffers of " << run.machine.staging_bytes << " bytes"
              << (run.in_place ? ", in place" : "")
              << (run.separate_passes ? ", separate passes" : "") << ", outputs shifted by "
-             << run.shift << " and " << run.residual_shift << ", strides " << run.strides;
+             << run.shift << " and " << run.residual_shift << ", pitches " << run.pitches;
 }
 
 // As XLA's pool may do it: no share may wait for another.
@@ -212,40 +211,70 @@ inline void run_separate_passes(Call call, const Run& run, Pointers memory) {
   run_on_threads(call, run, memory);
 }
 
-// The tensors of a run that have random strides.
-class StridedTensors {
+// The pitches of dense tensors.
+inline Pitches dense_pitches(const Call& call) {
+  Pitches pitches;
+  const Pitch dense = call.geometry.dense_pitch();
+  input_tensors.for_each([&](const Input port) {
+    if (call.given.has(port)) pitches.of(port) = dense;
+  });
+  (call.outputs & output_tensors).for_each([&](const Output port) { pitches.of(port) = dense; });
+  return pitches;
+}
+
+// Return whether the kernels can read tensors of other pitches than the dense one.
+inline bool may_have_pitch(const Geometry& g) {
+  const std::int64_t position = g.channels * g.inner;
+  return g.inner >= max_lanes || position % pair_elements == 0 || position > max_joined_position;
+}
+
+// Return a random pitch: gaps, another order of positions and channels, and negative distances.
+// Those of inputs may also be 0.
+inline Pitch random_pitch(Random& random, const Geometry& g, const bool input) {
+  const bool any_channel = g.inner >= max_lanes;
+  const auto gap = [&] { return random.chance(2) ? random.between(1, 40) : 0; };
+  const auto distance = [&](const std::int64_t least) {
+    if (input && random.chance(8)) return std::int64_t{0};
+    return random.chance(4) ? -(least + gap()) : least + gap();
+  };
+  Pitch pitch = g.dense_pitch();
+  if (any_channel && random.chance(4)) {  // positions are neighbors
+    pitch.position = distance(g.inner);
+    pitch.channel = distance(std::max(std::abs(pitch.position), g.inner) * g.outer);
+  } else {
+    if (any_channel && random.chance(2)) pitch.channel = distance(g.inner);
+    pitch.position = distance(std::max(std::abs(pitch.channel), g.inner) * g.channels);
+  }
+  return pitch;
+}
+
+// The tensors of a run that have pitches of their own.
+class PitchedTensors {
  public:
-  // Replaces the tensors in memory, whose order is that of test.layout. The inputs of the case
-  // become the dense copies: several elements may share memory.
-  StridedTensors(Case& test, const Run& run, const Results& results, Pointers& memory)
-      : random_(run.strides) {
-    const Layout& shape = test.layout;
-    const auto rank = static_cast<std::ptrdiff_t>(shape.shape.size());
-    const MemoryOrder order =
-        *memory_order({DataType::f32, nullptr, rank, shape.shape.data(), shape.strides.data()},
-                      shape.channel_axes);
-    for (const std::uint8_t axis : order) sizes_.push_back(shape.shape[axis]);
-    auto all = std::make_shared<Layouts>();
+  // Replaces the tensors in memory. The inputs of the case become the dense copies: several
+  // elements may share memory.
+  PitchedTensors(Case& test, const Run& run, const Results& results, Pointers& memory,
+                 Pitches& pitches)
+      : random_(run.pitches) {
     const Signature& signature = signature_of(test.call.operation);
     for (auto& [port, tensor] : test.inputs) {
       if (!is_tensor(port) || random_.chance(4)) continue;
       const bool same = run.in_place && port == signature.in_place_input;
-      StridedTensor& strided = add(tensor, test.call.data, !same, all->in[port]);
-      memory.in[port] = strided.data();
-      strided.copy_to(tensor);
+      StridedTensor& pitched = add(tensor, test.call, !same, pitches.of(port));
+      memory.in[port] = pitched.data();
+      pitched.copy_to(tensor);
       if (!same) continue;
-      memory.out[signature.result] = strided.data();
-      all->out[signature.result] = all->in[port];
-      outputs_.emplace(signature.result, &strided);
+      memory.out[signature.result] = pitched.data();
+      pitches.of(signature.result) = pitches.of(port);
+      outputs_.emplace(signature.result, &pitched);
     }
     for (auto& [port, tensor] : results) {
       if (!is_tensor(port) || outputs_.count(port) != 0 || random_.chance(4)) continue;
       if (run.in_place && port == signature.result) continue;
-      StridedTensor& strided = add(tensor, test.call.data, false, all->out[port]);
-      memory.out[port] = strided.data();
-      outputs_.emplace(port, &strided);
+      StridedTensor& pitched = add(tensor, test.call, false, pitches.of(port));
+      memory.out[port] = pitched.data();
+      outputs_.emplace(port, &pitched);
     }
-    layouts = all;
   }
 
   void copy_to(Results& results) {
@@ -256,31 +285,23 @@ class StridedTensors {
                        [](const auto& tensor) { return tensor->guards_intact(); });
   }
 
-  std::shared_ptr<const Layouts> layouts;
-
  private:
-  StridedTensor& add(const Tensor& tensor, const DataType type, const bool input,
-                     onedsl::Layout& layout) {
-    std::vector<std::ptrdiff_t> strides = random_strides(random_, sizes_, input);
-    MemoryOrder order;
-    for (std::size_t i = 0; i < sizes_.size(); ++i) {
-      order.axes[i] = static_cast<std::uint8_t>(i);
-    }
-    order.count = static_cast<std::ptrdiff_t>(sizes_.size());
-    layout = *layout_of({type, nullptr, order.count, sizes_.data(), strides.data()}, order);
-    std::vector<std::int64_t> offsets(tensor.count());
-    for (std::size_t i = 0; i < offsets.size(); ++i) {
-      auto rest = static_cast<std::ptrdiff_t>(i);
-      for (std::size_t axis = sizes_.size(); axis-- > 0; rest /= sizes_[axis]) {
-        offsets[i] += rest % sizes_[axis] * strides[axis];
+  StridedTensor& add(const Tensor& tensor, const Call& call, const bool input, Pitch& pitch) {
+    const Geometry& g = call.geometry;
+    pitch = random_pitch(random_, g, input);
+    std::vector<std::int64_t> offsets;
+    for (std::int64_t n = 0; n < g.outer; ++n) {
+      for (std::int64_t c = 0; c < g.channels; ++c) {
+        for (std::int64_t i = 0; i < g.inner; ++i) {
+          offsets.push_back(n * pitch.position + c * pitch.channel + i);
+        }
       }
     }
-    all_.push_back(std::make_unique<StridedTensor>(tensor, type, std::move(offsets)));
+    all_.push_back(std::make_unique<StridedTensor>(tensor, call.data, std::move(offsets)));
     return *all_.back();
   }
 
   Random random_;
-  std::vector<std::ptrdiff_t> sizes_;
   std::vector<std::unique_ptr<StridedTensor>> all_;
   std::map<Output, StridedTensor*> outputs_;
 };
@@ -303,19 +324,17 @@ inline Results results_of(Case& test, const Run& run) {
     results.at(signature.result).copy_from(test.inputs.at(signature.in_place_input));
     memory.in[signature.in_place_input] = results.at(signature.result).data();
   }
-  std::optional<StridedTensors> strided;
-  if (run.strides != 0) {
-    strided.emplace(test, run, results, memory);
-    call.layouts = strided->layouts;
-  }
+  call.pitches = dense_pitches(call);
+  std::optional<PitchedTensors> pitched;
+  if (run.pitches != 0) pitched.emplace(test, run, results, memory, call.pitches);
   if (run.separate_passes) {
     run_separate_passes(call, run, memory);
   } else {
     run_on_threads(call, run, memory);
   }
-  if (strided) {
-    strided->copy_to(results);
-    check(strided->guards_intact(), "bytes outside of a strided output were written: ", test,
+  if (pitched) {
+    pitched->copy_to(results);
+    check(pitched->guards_intact(), "bytes outside of a pitched output were written: ", test,
           " on ", run);
   }
   for (const auto& [port, tensor] : results) {

@@ -99,26 +99,6 @@ inline Layout random_layout(Random& random, const std::int64_t max_elements) {
   return layout;
 }
 
-// Return a layout with several channel axes, and often more channels than fit a box. Few layouts of
-// random_layout() are such.
-inline Layout random_channel_axes(Random& random, const std::int64_t max_elements) {
-  Layout layout;
-  std::int64_t remaining = max_elements;
-  const auto add = [&](const std::int64_t size, const bool is_channel) {
-    if (is_channel) layout.channel_axes |= ChannelAxes{1} << layout.shape.size();
-    layout.shape.push_back(std::min(size, std::max<std::int64_t>(remaining, 1)));
-    remaining /= layout.shape.back();
-  };
-  add(random.between(1, 40), false);
-  for (std::int64_t i = random.between(2, 3); i > 0; --i) add(random.of_any_size(200), true);
-  add(random.of_any_size(600), false);
-  if (random.chance(2)) add(random.between(1, 5), false);
-  std::vector<std::size_t> order(layout.shape.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  set_strides(layout, order);
-  return layout;
-}
-
 // Return random strides of axes, slowest first: any order in memory, gaps, and negative ones.
 // Inputs may also have strides of 0.
 inline std::vector<std::ptrdiff_t> random_strides(Random& random,

@@ -18,7 +18,7 @@ int main(const int argc, const char* const* const argv) {
       Test{"geometry", test_geometry},
       Test{"schedule", test_schedule},
       Test{"reproducibility", test_reproducibility},
-      Test{"strides", test_strides},
+      Test{"pitches", test_pitches},
       Test{"empty", test_empty},
       Test{"pool", test_pool},
   };

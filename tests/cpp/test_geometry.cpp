@@ -33,7 +33,25 @@ bool has_adjacent_channels(const Layout& layout) {
   return true;
 }
 
-// Views with strides of their own: the layout, the span and the overlap of their elements.
+// Return the pitch of elements at these offsets in the memory order, nullopt if they have none.
+std::optional<Pitch> pitch_of_offsets(const Geometry& g, const std::vector<std::int64_t>& offsets) {
+  Pitch pitch = g.dense_pitch();
+  const auto at = [&](const std::int64_t n, const std::int64_t c, const std::int64_t i) {
+    return offsets[static_cast<std::size_t>((n * g.channels + c) * g.inner + i)];
+  };
+  if (g.outer > 1) pitch.position = at(1, 0, 0);
+  if (g.channels > 1) pitch.channel = at(0, 1, 0);
+  for (std::int64_t n = 0; n < g.outer; ++n) {
+    for (std::int64_t c = 0; c < g.channels; ++c) {
+      for (std::int64_t i = 0; i < g.inner; ++i) {
+        if (at(n, c, i) != n * pitch.position + c * pitch.channel + i) return std::nullopt;
+      }
+    }
+  }
+  return pitch;
+}
+
+// Views with strides of their own: the pitch, the span and the overlap of their elements.
 void test_strided_views() {
   Random random(8);
   struct Strided {
@@ -45,10 +63,10 @@ void test_strided_views() {
   std::vector<Strided> all;
   int separate = 0;
   int apart = 0;
+  int pitched = 0;
   for (int i = 0; i < 4000; ++i) {
     auto& [layout, bytes, offsets, view] = all.emplace_back();
     layout = random_layout(random, 2000);
-    layout.channel_axes = 0;
     layout.strides = random_strides(random, layout.shape, random.chance(2));
     const auto rank = static_cast<std::ptrdiff_t>(layout.shape.size());
     bytes = layout.strides;
@@ -65,29 +83,33 @@ void test_strided_views() {
       const std::ptrdiff_t difference = std::abs(bytes[a]) - std::abs(bytes[b]);
       check(difference > 0 || (difference == 0 && a < b), layout, " is out of order");
     }
-    // The offset of each element in the memory order, by its index and by the layout.
-    const onedsl::Layout merged = *layout_of(view, *order);
-    const auto offset_in = [](std::int64_t element, const auto& axes) {
-      std::int64_t offset = 0;
-      for (auto axis = axes.rbegin(); axis != axes.rend(); element /= axis->size, ++axis) {
-        offset += element % axis->size * axis->stride;
+    // The offset of each element in an order of the axes.
+    const auto offsets_in = [&layout = layout](const MemoryOrder& axes) {
+      std::vector<std::int64_t> found;
+      for (std::int64_t element = 0; element < layout.elements(); ++element) {
+        std::int64_t offset = 0;
+        std::int64_t rest = element;
+        for (const std::uint8_t* axis = axes.end(); axis-- != axes.begin();) {
+          offset += rest % layout.shape[*axis] * layout.strides[*axis];
+          rest /= layout.shape[*axis];
+        }
+        found.push_back(offset);
       }
-      return offset;
+      return found;
     };
-    onedsl::Layout axes;
-    for (const std::size_t axis : *order)
-      axes.push_back({layout.shape[axis], layout.strides[axis]});
-    for (std::int64_t element = 0; element < layout.elements(); ++element) {
-      offsets.push_back(offset_in(element, axes));
-      const std::int64_t found = merged.empty() ? element : offset_in(element, merged);
-      check(found == offsets.back(), layout, " has the wrong layout");
-    }
+    const MemoryOrder channels = *memory_order(view, layout.channel_axes);
+    const std::optional<Pitch> pitch = pitch_of_offsets(channels.geometry, offsets_in(channels));
+    const std::optional<Pitch> found = pitch_of(view, channels);
+    check(!found || (pitch && *found == *pitch), layout, " has the wrong pitch");
+    check(found || !pitch || channels.geometry.inner < max_lanes, layout, " has no pitch");
+    pitched += found && !is_dense_in(view, channels) ? 1 : 0;
+    offsets = offsets_in(*order);
     std::sort(offsets.begin(), offsets.end());
     const Memory memory = *view.memory();
     check(memory.begin == static_cast<std::uintptr_t>(address + 4 * offsets.front()) &&
               memory.end == static_cast<std::uintptr_t>(address + 4 * offsets.back() + 4),
           layout, " has the wrong memory");
-    const std::vector<std::ptrdiff_t> dense_copy = dense_strides(view);
+    const std::vector<std::ptrdiff_t> dense_copy = dense_strides(view, *order);
     const View copy{DataType::f32, nullptr, rank, layout.shape.data(), dense_copy.data()};
     check(is_dense_in(copy, *order), layout, " has another order than its dense copy");
     // This view or another one further on in memory.
@@ -116,12 +138,13 @@ void test_strided_views() {
     separate += has_separate_elements(view) ? 1 : 0;
     const std::vector<std::ptrdiff_t> odd(layout.shape.size(), 5);
     const View cut{DataType::f32, nullptr, rank, layout.shape.data(), odd.data(), 4};
-    check(layout_of(cut, *order).has_value() == (order->count == 0), layout, " of cut elements");
+    check(pitch_of(cut, *order).has_value() == (order->count == 0), layout, " of cut elements");
     const std::vector<std::ptrdiff_t> huge(layout.shape.size(), std::ptrdiff_t{1} << 62);
     const View far{DataType::f32, nullptr, rank, layout.shape.data(), huge.data(), 4};
-    check(layout_of(far, *order).has_value(), layout, " of strides whose products overflow");
+    pitch_of(far, *order);  // the products of its strides overflow
   }
   check(separate > 1000 && separate < 3900, separate, " views have separate elements");
+  check(pitched > 40, pitched, " views with a pitch");
   check(apart > 100, apart, " pairs of views are interleaved");
 }
 

@@ -8,7 +8,7 @@ namespace onedsl::test {
 [[gnu::weak]] void test_geometry();
 [[gnu::weak]] void test_schedule();
 [[gnu::weak]] void test_reproducibility();
-[[gnu::weak]] void test_strides();
+[[gnu::weak]] void test_pitches();
 [[gnu::weak]] void test_empty();
 [[gnu::weak]] void test_pool();
 

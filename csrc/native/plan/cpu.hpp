@@ -32,9 +32,6 @@ struct Machine {
   std::int64_t parallel_from_per_thread = 2048;
   // Of a parallel call. A worker with fewer elements saves no time.
   std::int64_t min_elements_per_worker = 4096;
-  // Of a thread's buffers for tensors with strides of their own: with the lines that they are
-  // copied from and to, they stay in a second-level cache of 512 KB.
-  std::int64_t staging_bytes = 262144;
 };
 
 // Return the Machine for this CPU, which is detected once. The environment variable

@@ -1,8 +1,7 @@
-#include "summation_order.hpp"
+#include "order.hpp"
 
 #include <algorithm>
 
-#include "../core/geometry.hpp"
 #include "int_math.hpp"
 
 namespace onedsl::native {
@@ -10,6 +9,7 @@ namespace {
 
 // Columns. The sums of a row of this many elements stay in the first two caches.
 constexpr Index longest_row = 2048;
+static_assert(2 * max_joined_position == longest_row);
 // Short positions are joined to rows of 8 vectors, whose sums fit in the registers.
 constexpr Index vectors_in_registers = 8;
 // With fewer joined rows, the rest would be a large part of the tensor.
@@ -102,13 +102,6 @@ SummationOrder order_of(const Geometry& geometry, const int lanes) {
     order_planes(order);
   }
   return order;
-}
-
-SumUnit sum_unit(const SummationOrder& order) {
-  if (order.columns) return {terms_in_f32, order.inner};
-  // The ends of rows that are summed together are one sum in f32.
-  if (order.rows_together > 1) return {order.rows_together, order.inner};
-  return {1, terms_in_f32 * Index{2} * order.lanes};
 }
 
 }  // namespace onedsl::native

@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "../core/threads.hpp"
-#include "kernels.hpp"
+#include "../../core/threads.hpp"
+#include "../kernels/kernels.hpp"
 #include "scratch.hpp"
 
 namespace onedsl::native {
@@ -19,7 +19,6 @@ struct BufferSizes {
   // Of a worker. See TileScratch.
   Index doubles = 0;
   Index floats = 0;
-  Index staging_bytes = 0;
 };
 
 // All memory that a run writes besides the caller's, in one allocation.
@@ -38,8 +37,7 @@ class Buffers {
   const Tables& tables() const noexcept { return tables_; }
   TileScratch of(const Worker& worker) const noexcept {
     return {first_.doubles + worker.index * sizes_.doubles,
-            first_.floats + worker.index * sizes_.floats,
-            first_.staging + worker.index * sizes_.staging_bytes};
+            first_.floats + worker.index * sizes_.floats};
   }
 
  private:
@@ -50,7 +48,6 @@ class Buffers {
     for (float* Tables::* const table : all_tables) visit(self.tables_.*table, sizes.entries);
     visit(self.first_.doubles, sizes.workers * sizes.doubles);
     visit(self.first_.floats, sizes.workers * sizes.floats);
-    visit(self.first_.staging, sizes.workers * sizes.staging_bytes);
   }
 
   std::size_t bytes() const {

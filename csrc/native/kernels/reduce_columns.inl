@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <type_traits>
 
 #include "coefficient_tables.inl"
 #include "formulas.inl"
@@ -23,39 +24,46 @@ inline void for_pairs(const Index begin, const Index end, const Add& add) {
   if (const int rest = static_cast<int>(end - j); rest > 0) add(j, First<2>{rest});
 }
 
-// Adds the terms of n rows, `stride` elements apart, to the f32 sums of their first `width`
-// columns.
+// Adds the terms of n rows, `apart` positions from each other, to the f32 sums of their first
+// `width` columns.
 template <int n, class Terms_>
-[[gnu::flatten]] void add_rows(const Terms_& terms, const Index at, const Index stride,
+[[gnu::flatten]] void add_rows(const Terms_& terms, const Index apart,
                                const ColumnTables<typename Terms_::Element>& tables,
                                const Index width, float* factors, float* products) {
   for_pairs(0, width, [&](const Index j, const auto& access) {
     const PairCoefficients k = tables.at(j);
     PairSums sums;
-    for (int row = 0; row < n; ++row) {
-      const Index i = at + row * stride + j;
-      prefetch_ahead(terms, i, pair_lanes);
-      sums.add(terms.at(i, k, access));
+    Terms_ row = terms;
+    for (int i = 0; i < n; ++i, row.move(apart, 0)) {
+      if constexpr (Terms_::prefetches) prefetch_ahead(row, j, pair_lanes);
+      sums.add(row.at(j, k, access));
     }
     add_to(factors + j, products + j, sums.a());
     add_to(factors + j + lanes, products + j + lanes, sums.b());
   });
 }
 
-// Adds terms_in_f32 rows to the f64 sums of some pairs of vectors of columns.
-template <int pairs, class Terms_, class Access>
-[[gnu::flatten]] inline void add_pairs_of_rows(const Terms_& terms, Index at, const Index stride,
+// Adds terms_in_f32 rows of columns to the f64 sums of some pairs of vectors. The pairs are in
+// `runs` positions, which are no neighbors in memory. The rows are `apart` positions from each
+// other.
+template <int pairs, int runs, class Terms_, class Access>
+[[gnu::flatten]] inline void add_pairs_of_rows(const Terms_& terms, const Index apart,
                                                const ColumnTables<typename Terms_::Element>& tables,
                                                const Index first, double* factors, double* products,
                                                const Access& access) {
+  constexpr int pairs_of_run = pairs / runs;
   PairSums sums[pairs];
-  for (Index row = 0; row < terms_in_f32; ++row, at += stride) {
+  Terms_ row = terms;
+  for (Index n = 0; n < terms_in_f32; ++n) {
+    Terms_ run = row;
 #pragma GCC unroll 4
     for (int i = 0; i < pairs; ++i) {
-      const Index j = first + i * pair_lanes;
-      prefetch_ahead(terms, at + j, pair_lanes);
-      sums[i].add(terms.at(at + j, tables.at(j), access));
+      const Index j = first + i % pairs_of_run * pair_lanes;
+      if constexpr (Terms_::prefetches) prefetch_ahead(run, j, pair_lanes);
+      sums[i].add(run.at(j, tables.at(first + i * pair_lanes), access));
+      if (runs > 1 && i % pairs_of_run == pairs_of_run - 1) run.move(1, 0);
     }
+    row.move(apart, 0);
   }
 #pragma GCC unroll 4
   for (int i = 0; i < pairs; ++i) {
@@ -70,20 +78,18 @@ template <int pairs, class Terms_, class Access>
 template <class Terms_>
 class ColumnSums {
  public:
-  ColumnSums(const TileArgs& args, const Tile& tile, const TileScratch& scratch)
-      : first_(tile.channels.begin * args.order.inner),
+  ColumnSums(const KernelArgs& args, const Tile& tile, const TileScratch& scratch)
+      : repeat_(args.order.repeat),
         // With several positions per row, a block has all channels.
-        width_(args.order.repeat > 1 ? args.order.row
-                                     : tile.channels.end * args.order.inner - first_),
+        width_(tile.channels.length() * args.order.inner * repeat_),
+        run_(args.neighboring_positions ? width_ : width_ / repeat_),
         padded_((width_ + pair_lanes - 1) / pair_lanes * pair_lanes),
-        stride_(args.order.row),
-        terms_(args),
-        tables_(args, first_),
+        terms_(moved(Terms_(args), 0, tile.channels.begin)),
+        tables_(args, tile.channels.begin * args.order.inner),
         factors_(scratch.doubles),
         products_(scratch.doubles + padded_),
         f32_factors_(scratch.floats),
         f32_products_(scratch.floats + padded_) {
-    if (!tile.begins) return;
     const auto count = static_cast<std::size_t>(scratch_per_column * padded_);
     std::memset(scratch.doubles, 0, count * sizeof(double));
     std::memset(scratch.floats, 0, count * sizeof(float));
@@ -91,22 +97,34 @@ class ColumnSums {
 
   // Adds terms_in_f32 consecutive rows, whose sums stay in registers.
   void add_rows_in_registers(const Index row) const {
-    const Index at = first_ + row * stride_;
     constexpr int pairs = 4;
+    const Terms_ terms = moved(terms_, row * repeat_, 0);
+    const auto add_runs = [&](auto runs) {
+      add_pairs_of_rows<pairs, runs>(terms, repeat_, tables_, 0, factors_, products_, Whole<2>{});
+    };
+    // A row of several positions has all pairs, and a position has 32 elements or more.
+    if constexpr (pair_lanes >= 16) {
+      if (run_ == width_ / 2) return add_runs(std::integral_constant<int, 2>());
+    }
+    if constexpr (pair_lanes >= 32) {
+      if (run_ == width_ / 4) return add_runs(std::integral_constant<int, 4>());
+    }
     constexpr Index step = pairs * pair_lanes;
     const Index whole = width_ / step * step;
     for (Index j = 0; j < whole; j += step) {
-      add_pairs_of_rows<pairs>(terms_, at, stride_, tables_, j, factors_, products_, Whole<2>{});
+      add_pairs_of_rows<pairs, 1>(terms, repeat_, tables_, j, factors_, products_, Whole<2>{});
     }
     for_pairs(whole, width_, [&](const Index j, const auto& access) {
-      add_pairs_of_rows<1>(terms_, at, stride_, tables_, j, factors_, products_, access);
+      add_pairs_of_rows<1, 1>(terms, repeat_, tables_, j, factors_, products_, access);
     });
   }
 
   // The following functions add to the f32 sums.
   void add_streams(const Index row, const Index apart) const { add<streams>(row, apart, width_); }
-  void add_row(const Index row) const { add<1>(row, 0, width_); }
-  void add_rest(const Index row, const Index columns) const { add<1>(row, 0, columns); }
+  // `rest`: the last row, if it has fewer columns.
+  void add_row(const Index row, const Index rest) const {
+    add<1>(row, 0, rest > 0 ? rest : width_);
+  }
 
   void move_f32_to_f64() const {
     for (Index j = 0; j < padded_; j += lanes) {
@@ -121,10 +139,25 @@ class ColumnSums {
   double* products() const { return in_order(products_); }
 
  private:
+  using Element = typename Terms_::Element;
+
   template <int n>
   void add(const Index row, const Index apart, const Index columns) const {
-    add_rows<n>(terms_, first_ + row * stride_, apart * stride_, tables_, columns, f32_factors_,
-                f32_products_);
+    for_runs(row, columns, [&](const Terms_& terms, const Index begin, const Index count) {
+      add_rows<n>(terms, apart * repeat_, tables_.after(begin), count, f32_factors_ + begin,
+                  f32_products_ + begin);
+    });
+  }
+
+  // Calls add(terms, begin, count) for the parts of a row that are neighbors in memory: the terms
+  // of the columns [begin, begin + count).
+  template <class Add>
+  void for_runs(const Index row, const Index columns, const Add& add) const {
+    Terms_ terms = moved(terms_, row * repeat_, 0);
+    for (Index begin = 0; begin < columns; begin += run_) {
+      add(terms, begin, minimum(run_, columns - begin));
+      terms.move(1, 0);
+    }
   }
 
   double* in_order(double* const sums) const {
@@ -141,10 +174,10 @@ class ColumnSums {
     return sums;
   }
 
-  Index first_;
+  Index repeat_;
   Index width_;
+  Index run_;  // columns that are neighbors in memory
   Index padded_;
-  Index stride_;
   Terms_ terms_;
   ColumnTables<typename Terms_::Element> tables_;
   double* factors_;
@@ -157,7 +190,8 @@ class ColumnSums {
 // SummationOrder and the chunk alone, and must not depend on the width of the block, which depends
 // on the number of threads.
 template <class Terms_>
-void visit_rows(const SummationOrder& order, const Tile& tile, const ColumnSums<Terms_>& sums) {
+[[gnu::always_inline]] inline void visit_rows(const SummationOrder& order, const Tile& tile,
+                                              const ColumnSums<Terms_>& sums) {
   const Range& rows = tile.rows;
   Index row = rows.begin;
   if (order.rows_in_registers) {
@@ -172,46 +206,43 @@ void visit_rows(const SummationOrder& order, const Tile& tile, const ColumnSums<
     sums.add_streams(row, stream);
     count_term();
   }
-  for (row += (streams - 1) * stream; row < rows.end; ++row) {
-    sums.add_row(row);
-    count_term();
-  }
-  if (const Index rest = rest_of(order, tile); rest > 0) {
-    sums.add_rest(order.rows, rest);
+  const Index rest = rest_of(order, tile);
+  const Index end = rows.end + (rest > 0 ? 1 : 0);
+  for (row += (streams - 1) * stream; row < end; ++row) {
+    sums.add_row(row, row == rows.end ? rest : 0);
     count_term();
   }
   sums.move_f32_to_f64();
 }
 
-// Adds the columns of each channel: first over the positions of a row, then over inner. The sum of
-// channel c ends up in sums[c].
-inline void add_columns_of_channels(const SummationOrder& order, const Index channels,
-                                    double* __restrict sums) {
+// Adds the columns of each channel, first over the positions of a row, then over inner, and stores
+// the sums of the channels.
+inline void store_channels(const SummationOrder& order, const Index channels,
+                           double* __restrict sums, double* __restrict stored) {
   const Index position = order.channels * order.inner;
   for (Index k = 1; k < order.repeat; ++k) {
     for (Index j = 0; j < position; ++j) sums[j] += sums[k * position + j];
   }
-  if (order.inner == 1) return;
+  if (order.inner == 1) {
+    for (Index c = 0; c < channels; ++c) stored[c] = sums[c];
+    return;
+  }
   for (Index c = 0; c < channels; ++c) {
     double sum = 0;
     for (Index i = 0; i < order.inner; ++i) sum += sums[c * order.inner + i];
-    sums[c] = sum;
+    stored[c] = sum;
   }
 }
 
 template <class Terms_>
-void reduce_columns(const TileArgs& args, const Tile& tile, const TileScratch& scratch) {
+void reduce_columns(const KernelArgs& args, const Tile& tile, const TileScratch& scratch) {
   const SummationOrder& order = args.order;
   const ColumnSums<Terms_> sums(args, tile, scratch);
   visit_rows(order, tile, sums);
-  if (!tile.ends) return;
   double* const partial = args.partials + 2 * tile.chunk * order.channels + tile.channels.begin;
-  const auto store_channels = [&](double* const columns, double* const to) {
-    add_columns_of_channels(order, tile.channels.length(), columns);
-    for (Index c = 0; c < tile.channels.length(); ++c) to[c] = columns[c];
-  };
-  store_channels(sums.factors(), partial);
-  store_channels(sums.products(), partial + order.channels);
+  const Index channels = tile.channels.length();
+  store_channels(order, channels, sums.factors(), partial);
+  store_channels(order, channels, sums.products(), partial + order.channels);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "int_math.hpp"
+#include "order.hpp"
 
 namespace onedsl::native {
 namespace {
@@ -66,6 +67,13 @@ void choose_kernels(Plan& plan, const Call& call, const Pointers& memory) {
       memory.out[Output::diff_residual] != nullptr ? Output::diff_residual : Output::diff_src;
 }
 
+// The tensors that a pass of a run reads and writes.
+struct PassTensors {
+  InputSet read;
+  OutputSet read_back;  // which the reduce pass wrote
+  OutputSet written;
+};
+
 // The tensors of both passes, even if the run has only one.
 struct RunTensors {
   PassTensors reduce;
@@ -108,36 +116,45 @@ Traffic traffic_of(const Call& call, const Pointers& memory, const RunTensors& t
   return traffic;
 }
 
+// Return whether all tensors of a call satisfy predicate(pitch).
+template <class Predicate>
+bool all_pitches(const Call& call, const Pointers& memory, const Predicate& predicate) {
+  const auto satisfy = [&](const auto port) { return predicate(call.pitches.of(port)); };
+  return (present(memory.in) & input_tensors).all_of(satisfy) &&
+         (present(memory.out) & output_tensors).all_of(satisfy);
+}
+
 bool may_write_non_temporal(const Call& call, const Pointers& memory, const Plan& plan) {
   if (plan.stored_diff) return *plan.stored_diff == Output::diff_residual;
   const Signature& signature = signature_of(call.operation);
   if (memory.out[signature.result] == memory.in[signature.in_place_input]) return false;
   // The stores are aligned for the result, and must also be aligned for the other written tensor.
   const void* const other = memory.out[Output::diff_residual];
+  if (other == nullptr) return true;
   const auto line_offset = [](const void* const p) {
     return reinterpret_cast<std::uintptr_t>(p) % cache_line;
   };
-  return other == nullptr || line_offset(other) == line_offset(memory.out[Output::diff_src]);
+  return line_offset(other) == line_offset(memory.out[Output::diff_src]) &&
+         call.pitches.of(Output::diff_residual) == call.pitches.of(Output::diff_src);
 }
 
-Samples samples_of(const SummationOrder& order, const void* const src) {
-  const Index plane = order.inner;
-  const Index elements = order.outer * plane;
+Samples samples_of(const SummationOrder& order, const void* const src, const Pitch& pitch) {
+  const Index elements = order.outer * order.inner;
   Samples samples;
   samples.src = src;
-  samples.channel_stride = plane;
+  samples.channel_stride = pitch.channel;
   samples.count = std::min(elements, Samples::most);
   for (Index i = 0; i < samples.count; ++i) {
     const Index element = (2 * i + 1) * elements / (2 * samples.count);
-    samples.at[i] = element / plane * order.channels * plane + element % plane;
+    samples.at[i] = element / order.inner * pitch.position + element % order.inner;
   }
   return samples;
 }
 
 Index channels_together(const Plan& plan) {
   const SummationOrder& order = plan.order;
-  const bool in_panels = order.columns && order.repeat == 1 && order.rows <= few_rows &&
-                         plan.schedule.workers == 1 && !plan.staging;
+  const bool in_panels =
+      order.columns && order.repeat == 1 && order.rows <= few_rows && plan.schedule.workers == 1;
   if (!in_panels) return order.channels;
   // Whole cache lines.
   const Index panel = columns_in_panel / order.inner / divided_channels * divided_channels;
@@ -153,7 +170,6 @@ BufferSizes sizes_of(const Plan& plan, const Pass pass) {
   sizes.entries = channels;
   sizes.workers = plan.schedule.workers;
   sizes.doubles = scratch_per_plane(order.lanes) * plan.schedule.block;
-  sizes.staging_bytes = plan.staging ? plan.staging->bytes_per_thread() : 0;
   if (!order.columns) return sizes;
   const Index pair = Index{2} * order.lanes;
   const Index rows = std::min(long_period / order.row, order.rows / rows_per_repetition);
@@ -175,22 +191,17 @@ Plan plan_of(const Call& call, const Pointers& memory, const Machine& machine,
   choose_kernels(plan, call, memory);
   const RunTensors tensors = tensors_of(call, memory, plan);
   plan.traffic = traffic_of(call, memory, tensors);
+  const Pitch dense = call.geometry.dense_pitch();
+  plan.neighboring_positions =
+      all_pitches(call, memory, [&](const Pitch& pitch) { return pitch == dense; });
+  plan.neighboring_channels =
+      all_pitches(call, memory, [&](const Pitch& pitch) { return pitch.channel == dense.channel; });
+  plan.traffic.neighboring_channels = plan.neighboring_channels;
   if (plan.needs_sums && signature_of(call.operation).is_forward()) {
-    plan.samples = samples_of(plan.order, memory.in[Input::src]);
+    plan.samples = samples_of(plan.order, memory.in[Input::src], call.pitches.of(Input::src));
   }
-  Index granule = 1;
-  if (call.layouts) {
-    Staging& staging =
-        plan.staging.emplace(call, memory, plan.order, tensors.reduce, tensors.apply, machine);
-    granule = staging.granule();
-    if (plan.samples.count > 0) staging.move_samples(plan.samples, plan.order);
-  }
-  plan.schedule = schedule_for(plan.order, plan.traffic, machine, num_threads, granule);
+  plan.schedule = schedule_for(plan.order, plan.traffic, machine, num_threads);
   plan.non_temporal = plan.schedule.non_temporal && may_write_non_temporal(call, memory, plan);
-  if (plan.staging) {
-    plan.schedule.prefetch_next_panel = false;
-    plan.staging->choose_boxes(plan.order, plan.schedule.block);
-  }
   plan.channels_together = channels_together(plan);
   plan.sizes = sizes_of(plan, call.pass);
   return plan;

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "../core/call.hpp"
+#include "../../core/call.hpp"
 #include "relu.hpp"
 #include "summation_order.hpp"
 
@@ -42,23 +42,22 @@ struct Tables {
 constexpr float* Tables::* all_tables[] = {&Tables::pivot, &Tables::mean,  &Tables::scale,
                                            &Tables::beta,  &Tables::shift, &Tables::slope};
 
-// What a kernel reads, and the memory that it writes.
-//
-// Kernels read nothing else: a member here is all that they know of a run. The members are set in
-// three places: for a whole run and for a range of channels in run.cpp, and for a box of staged
-// tensors in staged_tiles.cpp.
-
-// What reduce() and write() read, besides the tile. They read no statistics, but the tables.
-struct TileArgs {
+// What a kernel reads, and the memory that it writes. Kernels read nothing else: a member here is
+// all that they know of a run. run.cpp sets the members, for a whole run and for a range of
+// channels.
+struct KernelArgs {
   OpConfig config;
   Relu relu;
   float negative_slope = 0;
-  // Of the memory below. A box of staged tensors is a small dense problem, with an order of its
-  // own.
   SummationOrder order;
   // Of channel 0. Null for absent inputs, and for outputs that are not computed.
   PerPort<Input, const void*> in;
   PerPort<Output, void*> out;
+  const Pitches* pitches = nullptr;
+  // Whether the positions of every tensor are neighbors in memory, and the channels of a position.
+  // Otherwise the kernels process them one by one.
+  bool neighboring_positions = true;
+  bool neighboring_channels = true;
   // Where the storing kernels of the reduce pass store the gradient of the activation, and those of
   // the apply pass read it. The other kernels do not read this.
   Output stored_diff = Output::diff_src;
@@ -66,13 +65,9 @@ struct TileArgs {
   Tables tables;
   bool exceeds_l2 = false;    // the tensors do not fit the second-level cache
   bool non_temporal = false;  // non-temporal stores
-};
-
-// What prepare() and finish() read in addition: they process channels, and never a box.
-struct KernelArgs : TileArgs {
-  double per_channel = 0;  // elements
-  Totals totals;           // of runs of one pass
-  Samples samples;         // of the forward pass
+  double per_channel = 0;     // elements
+  Totals totals;              // of runs of one pass
+  Samples samples;            // of the forward pass
 };
 
 // What one call of a kernel processes: some rows of a block, which are a chunk if they are summed.
@@ -83,32 +78,14 @@ struct Tile {
   Range rows;
   Index chunk = 0;  // if it is summed
   // Planes: distance in elements to the panel that is prefetched while this one is written, or 0.
+  // It must be 0 if channels are not neighbors.
   Index to_next_panel = 0;
-  // Whether a reduce begins and ends the sums of the tile: a tile of staged tensors has parts.
-  bool begins = true;
-  bool ends = true;
 };
 
-// A copy of a matrix between a tensor of any strides and dense memory.
-struct Copy {
-  const void* from = nullptr;
-  void* to = nullptr;
-  Index rows = 1;
-  Index columns = 1;
-  Index from_row = 0;  // strides, in elements
-  Index from_column = 0;
-  Index to_row = 0;
-  Index to_column = 0;
-  bool to_tensor = false;
-  // Distance in elements to the matrix of the tensor that is prefetched, or 0.
-  Index to_next = 0;
-};
-
-// A thread's memory for the sums of a tile, and for staged tensors.
+// A thread's memory for the sums of a tile.
 struct TileScratch {
   double* doubles = nullptr;
   float* floats = nullptr;
-  std::byte* staging = nullptr;
 };
 
 // Planes: doubles per channel of a tile. Columns: doubles, and as many floats, per column of the
@@ -118,8 +95,8 @@ static constexpr Index scratch_per_plane(const int lanes) { return Index{2} * la
 
 // The kernels of both passes that belong together: the second one reads what the first one wrote.
 struct PassKernels {
-  void (*reduce)(const TileArgs&, const Tile&, const TileScratch&) = nullptr;
-  void (*write)(const TileArgs&, const Tile&) = nullptr;
+  void (*reduce)(const KernelArgs&, const Tile&, const TileScratch&) = nullptr;
+  void (*write)(const KernelArgs&, const Tile&) = nullptr;
 };
 
 struct Kernels {
@@ -137,9 +114,6 @@ struct Kernels {
   // In a run of one pass: the totals from the sums, or the rest from the totals. Returns false if
   // sums lost precision; it has then set a better pivot, and they must be recomputed.
   bool (*finish)(const KernelArgs&, const Range& channels);
-  // Copies matrices fast whose columns have stride 1 in `from`, and whose rows or columns have it
-  // in `to`.
-  void (*copy)(const Copy&, DataType);
 };
 
 // What the derivative of an activation is computed from, besides the coefficients.

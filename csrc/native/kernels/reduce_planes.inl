@@ -15,17 +15,16 @@
 namespace onedsl::native::ONEDSL_ISA {
 namespace {
 
-// Adds segments of a channel's planes, `apart` elements from each other, to the channel's sums, of
-// which there is one per lane. In f32 at most 32 terms of a lane are summed: eight pairs of
-// vectors, or what remains of all segments together (see SummationOrder::rows_together).
-// `more_follow`: as many segments follow these and are prefetched.
+// Adds segments of a channel's planes, of neighboring positions, to the channel's sums, of which
+// there is one per lane. In f32 at most 32 terms of a lane are summed: eight pairs of vectors, or
+// what remains of all segments together (see SummationOrder::rows_together). `more_follow`: as many
+// segments follow these and are prefetched.
 template <class Terms_>
-[[gnu::flatten]] void add_segments(const Terms_& all_terms, const Index first, const Index segments,
-                                   const Index apart, const Index count,
-                                   const Coefficients& channel, const bool more_follow,
-                                   double* factors, double* products) {
+[[gnu::flatten]] void add_segments(const Terms_& all_terms, const Index segments, const Index first,
+                                   const Index count, const Coefficients& channel,
+                                   const bool more_follow, double* factors, double* products) {
   using Element = typename Terms_::Element;
-  const Terms_ terms = all_terms;
+  Terms_ terms = all_terms;
   const Coefficients k = channel;
   const PairCoefficients both{k, k};
   DoubleVec sum_factors = load_doubles(factors);
@@ -39,7 +38,9 @@ template <class Terms_>
   // Unrolled, the compiler would not read memory in its order.
 #pragma GCC unroll 1
     for (; i < end; i += pair_lanes) {
-      prefetch_ahead(terms, i, pair_lanes);
+      if constexpr (Terms_::prefetches) {
+        prefetch(terms, i + prefetch_distance<Element>, pair_lanes);
+      }
       few.add(terms.at(i, both, Whole<2>{}));
     }
   };
@@ -47,23 +48,23 @@ template <class Terms_>
   const Index in_steps = count / step * step;
   const Index in_pairs = count / pair_lanes * pair_lanes;
   const int rest = static_cast<int>(count - in_pairs);
+  const Index end = first + count;
   PairSums remaining;
-  for (Index at = first; at < first + segments * apart; at += apart) {
+  for (Index segment = 0; segment < segments; ++segment, terms.move(1, 0)) {
     if (Terms_::prefetches && more_follow) {
       // Their beginnings: add_pairs() prefetches the elements after these.
-      prefetch(terms, at + segments * apart, minimum(count, prefetch_distance<Element> / 2));
+      prefetch(moved(terms, segments, 0), first, minimum(count, prefetch_distance<Element> / 2));
     }
-    for (Index i = at; i < at + in_steps; i += step) {
+    for (Index i = first; i < first + in_steps; i += step) {
       PairSums few;
       add_pairs(few, i, i + step);
       add(few);
     }
-    add_pairs(remaining, at + in_steps, at + in_pairs);
-    const Index end = at + count;
+    add_pairs(remaining, first + in_steps, first + in_pairs);
     if (rest > lanes && in_pairs > 0) {
       remaining.add(terms.at(end - pair_lanes, both, Last<2>{rest}));
     } else {
-      if (rest >= lanes) remaining.add(terms.at(at + in_pairs, k, Whole<1>{}));
+      if (rest >= lanes) remaining.add(terms.at(first + in_pairs, k, Whole<1>{}));
       if (rest % lanes > 0) remaining.add(terms.at(end - lanes, k, Last<1>{rest % lanes}));
     }
   }
@@ -80,29 +81,28 @@ inline double sum_of_lanes(const double* sums) {
 
 // Sums each channel separately: its sums do not depend on which other channels are in the block.
 template <class Terms_>
-void reduce_planes(const TileArgs& args, const Tile& tile, const TileScratch& scratch) {
+void reduce_planes(const KernelArgs& args, const Tile& tile, const TileScratch& scratch) {
   const SummationOrder& order = args.order;
   const Terms_ terms(args);
   // For each channel: the lanes of the sum of factors, then those of the sum of products.
   constexpr Index per_channel = scratch_per_plane(lanes);
   const Index doubles = tile.channels.length() * per_channel;
-  if (tile.begins) {
-    std::memset(scratch.doubles, 0, static_cast<std::size_t>(doubles) * sizeof(double));
-  }
+  std::memset(scratch.doubles, 0, static_cast<std::size_t>(doubles) * sizeof(double));
 
   const Range& rows = tile.rows;
   for (Index row = rows.begin; row < rows.end; row += order.rows_together) {
     const Segment segment = segment_of(order, row);
     const Index together = minimum(order.rows_together, rows.end - row);
+    Terms_ planes = moved(terms, segment.position, tile.channels.begin);
     double* sums = scratch.doubles;
     for (Index c = tile.channels.begin; c < tile.channels.end; ++c, sums += per_channel) {
-      add_segments(terms, segment.begin + c * order.inner, together, order.row, segment.count,
+      add_segments(planes, together, segment.begin, segment.count,
                    broadcast_coefficients(args.tables, c),
                    args.exceeds_l2 && row + together < rows.end, sums, sums + lanes);
+      planes.move(0, 1);
     }
   }
 
-  if (!tile.ends) return;
   double* const partial = args.partials + 2 * tile.chunk * order.channels;
   const double* sums = scratch.doubles;
   for (Index c = tile.channels.begin; c < tile.channels.end; ++c, sums += per_channel) {

@@ -62,19 +62,17 @@ inline Vec batch_gradient(const Coefficients& k, const Vec x, const Vec d) {
 }
 inline Vec frozen_gradient(const Coefficients& k, const Vec d) { return k.scale * d; }
 
-// Prefetches the tensors that a formula reads.
+// Prefetches elements of the tensors that a formula reads.
 template <class Formula_>
 inline void prefetch(const Formula_& formula, const Index begin, const Index count) {
-  formula.inputs([=](const auto* const tensor) { prefetch(tensor, begin, count); });
+  formula.inputs([=](const auto& tensor) { prefetch(tensor.data(), begin, count); });
 }
 
-// Prefetches what the terms at `begin` read a distance later, if they ask for it. NOTES.md has the
-// measurements: for sums of f32 without a mask, the CPU's own prefetching is enough.
-template <class Terms_>
-inline void prefetch_ahead(const Terms_& terms, const Index begin, const Index count) {
-  if constexpr (Terms_::prefetches) {
-    prefetch(terms, begin + prefetch_distance<typename Terms_::Element>, count);
-  }
+// Prefetches what is read a distance after the elements at `begin`, which are columns.
+template <class Formula_>
+inline void prefetch_ahead(const Formula_& formula, const Index begin, const Index count) {
+  formula.inputs(
+      [=](const auto& tensor) { prefetch(tensor.data(), begin + tensor.ahead(), count); });
 }
 
 // The gradient of an activation whose derivative is that at dst: diff_dst times the derivative.
@@ -84,9 +82,9 @@ class DiffByDst {
   static constexpr bool is_mask = Formula_::is_mask;
   static constexpr bool may_be_stored = true;
 
-  explicit DiffByDst(const TileArgs& args)
-      : diff_dst_(input<T>(args, Input::diff_dst)),
-        dst_(input<T>(args, Input::dst)),
+  explicit DiffByDst(const KernelArgs& args)
+      : diff_dst_(tensor<T>(args, Input::diff_dst)),
+        dst_(tensor<T>(args, Input::dst)),
         formula_(args) {}
 
   template <class K, class Access, class Values>
@@ -94,8 +92,13 @@ class DiffByDst {
     const auto product = [this](const Coefficients&, const Vec d, const Vec y) {
       return formula_.gradient(d, y);
     };
-    const auto d = access.read(diff_dst_ + i);
-    return evaluate(product, k, d, access.read(dst_ + i));
+    const auto d = access.read(diff_dst_.at(i));
+    return evaluate(product, k, d, access.read(dst_.at(i)));
+  }
+
+  void move(const Index positions, const Index channels) {
+    diff_dst_.move(positions, channels);
+    dst_.move(positions, channels);
   }
 
   template <class Visit>
@@ -105,8 +108,8 @@ class DiffByDst {
   }
 
  private:
-  const T* diff_dst_;
-  const T* dst_;
+  Tensor<const T> diff_dst_;
+  Tensor<const T> dst_;
   Formula_ formula_;
 };
 
@@ -120,9 +123,9 @@ class ActDiff {
   // A mask that depends on src alone takes less time to recompute than to store.
   static constexpr bool may_be_stored = may_have_residual;
 
-  explicit ActDiff(const TileArgs& args)
-      : diff_dst_(input<T>(args, Input::diff_dst)),
-        residual_(input<T>(args, Input::residual)),
+  explicit ActDiff(const KernelArgs& args)
+      : diff_dst_(tensor<T>(args, Input::diff_dst)),
+        residual_(tensor<T>(args, Input::residual)),
         formula_(args) {}
 
   template <class K, class Access, class Values>
@@ -134,9 +137,14 @@ class ActDiff {
                                       const Vec residual) {
       return formula_.gradient(d, normalized(c, xv) + residual);
     };
-    const auto d = access.read(diff_dst_ + i);
-    return has_residual() ? evaluate(with_residual, k, d, x, access.read(residual_ + i))
+    const auto d = access.read(diff_dst_.at(i));
+    return has_residual() ? evaluate(with_residual, k, d, x, access.read(residual_.at(i)))
                           : evaluate(plain, k, d, x);
+  }
+
+  void move(const Index positions, const Index channels) {
+    diff_dst_.move(positions, channels);
+    residual_.move(positions, channels);
   }
 
   template <class Visit>
@@ -146,10 +154,10 @@ class ActDiff {
   }
 
  private:
-  bool has_residual() const { return may_have_residual && residual_ != nullptr; }
+  bool has_residual() const { return may_have_residual && residual_; }
 
-  const T* diff_dst_;
-  const T* residual_;
+  Tensor<const T> diff_dst_;
+  Tensor<const T> residual_;
   Formula_ formula_;
 };
 
@@ -162,13 +170,18 @@ class GradientTerms {
   using Element = T;
   static constexpr bool prefetches = sizeof(T) < sizeof(float);
 
-  explicit GradientTerms(const TileArgs& args)
-      : src_(input<T>(args, Input::src)), diff_dst_(input<T>(args, Input::diff_dst)) {}
+  explicit GradientTerms(const KernelArgs& args)
+      : src_(tensor<T>(args, Input::src)), diff_dst_(tensor<T>(args, Input::diff_dst)) {}
 
   template <class K, class Access>
   auto at(const Index i, const K& k, const Access& access) const {
-    return evaluate(gradient_terms, k, access.read(src_ + i, pivot_of(k)),
-                    access.read(diff_dst_ + i));
+    return evaluate(gradient_terms, k, access.read(src_.at(i), pivot_of(k)),
+                    access.read(diff_dst_.at(i)));
+  }
+
+  void move(const Index positions, const Index channels) {
+    src_.move(positions, channels);
+    diff_dst_.move(positions, channels);
   }
 
   template <class Visit>
@@ -178,8 +191,8 @@ class GradientTerms {
   }
 
  private:
-  const T* src_;
-  const T* diff_dst_;
+  Tensor<const T> src_;
+  Tensor<const T> diff_dst_;
 };
 
 template <class T, class Diff, bool stores_diff = false>
@@ -188,19 +201,25 @@ class ActGradientTerms {
   using Element = T;
   static constexpr bool prefetches = true;
 
-  explicit ActGradientTerms(const TileArgs& args)
-      : src_(input<T>(args, Input::src)),
+  explicit ActGradientTerms(const KernelArgs& args)
+      : src_(tensor<T>(args, Input::src)),
         diff_(args),
-        stored_diff_(stores_diff ? output<T>(args, args.stored_diff) : nullptr),
+        stored_diff_(stores_diff ? tensor<T>(args, args.stored_diff) : Tensor<T>()),
         // The apply pass finds what is stored of planes in the cache.
         non_temporal_(args.non_temporal && args.order.columns && rows_are_aligned(args)) {}
 
   template <class K, class Access>
   auto at(const Index i, const K& k, const Access& access) const {
-    const auto x = access.read(src_ + i, pivot_of(k));
+    const auto x = access.read(src_.at(i), pivot_of(k));
     const auto d = diff_.at(i, k, access, x);
-    if constexpr (stores_diff) access.write(stored_diff_ + i, d, non_temporal_);
+    if constexpr (stores_diff) access.write(stored_diff_.at(i), d, non_temporal_);
     return evaluate(gradient_terms, k, x, d);
+  }
+
+  void move(const Index positions, const Index channels) {
+    src_.move(positions, channels);
+    diff_.move(positions, channels);
+    stored_diff_.move(positions, channels);
   }
 
   template <class Visit>
@@ -210,16 +229,18 @@ class ActGradientTerms {
   }
 
  private:
-  // Whether every row begins a cache line.
-  bool rows_are_aligned(const TileArgs& args) const {
-    const auto begin = reinterpret_cast<std::uintptr_t>(stored_diff_);
-    const Index row_bytes = args.order.row * static_cast<Index>(sizeof(T));
+  // Whether every row begins a cache line, and every position if they are processed one by one.
+  bool rows_are_aligned(const KernelArgs& args) const {
+    const auto begin = reinterpret_cast<std::uintptr_t>(stored_diff_.data());
+    const Index together = args.neighboring_positions ? args.order.repeat : 1;
+    const Index row_bytes =
+        together * stored_diff_.position_pitch() * static_cast<Index>(sizeof(T));
     return begin % cache_line == 0 && row_bytes % cache_line == 0;
   }
 
-  const T* src_;
+  Tensor<const T> src_;
   Diff diff_;
-  T* stored_diff_;
+  Tensor<T> stored_diff_;
   bool non_temporal_;
 };
 
@@ -229,12 +250,14 @@ class MomentTerms {
   using Element = T;
   static constexpr bool prefetches = sizeof(T) < sizeof(float);
 
-  explicit MomentTerms(const TileArgs& args) : src_(input<T>(args, Input::src)) {}
+  explicit MomentTerms(const KernelArgs& args) : src_(tensor<T>(args, Input::src)) {}
 
   template <class K, class Access>
   auto at(const Index i, const K& k, const Access& access) const {
-    return evaluate(moment_terms, k, access.read(src_ + i, pivot_of(k)));
+    return evaluate(moment_terms, k, access.read(src_.at(i), pivot_of(k)));
   }
+
+  void move(const Index positions, const Index channels) { src_.move(positions, channels); }
 
   template <class Visit>
   void inputs(const Visit& visit) const {
@@ -242,7 +265,7 @@ class MomentTerms {
   }
 
  private:
-  const T* src_;
+  Tensor<const T> src_;
 };
 
 // ---- What is written. ----
@@ -252,25 +275,32 @@ class GradientResult {
  public:
   using Element = T;
 
-  explicit GradientResult(const TileArgs& args)
-      : GradientResult(args, input<T>(args, Input::diff_dst)) {}
+  explicit GradientResult(const KernelArgs& args)
+      : GradientResult(args, tensor<T>(args, Input::diff_dst)) {}
   // Of this gradient instead of diff_dst.
-  GradientResult(const TileArgs& args, const T* const diff)
-      : src_(input<T>(args, Input::src)),
+  GradientResult(const KernelArgs& args, const Tensor<const T>& diff)
+      : src_(tensor<T>(args, Input::src)),
         diff_(diff),
-        diff_src_(output<T>(args, Output::diff_src)),
+        diff_src_(tensor<T>(args, Output::diff_src)),
         batch_(args.config.statistics_kind == StatisticsKind::batch),
         prefetches_src_(batch_ || !args.order.columns),
         non_temporal_(args.non_temporal) {}
 
-  const T* begin() const { return diff_src_; }
+  const T* begin() const { return diff_src_.data(); }
+  Index pitch() const { return diff_src_.position_pitch(); }
 
   template <class K, class Access>
   void write(const Index i, const K& k, const Access& access) const {
-    const auto d = access.read(diff_ + i);
-    const auto result = batch_ ? evaluate(batch_gradient, k, access.read(src_ + i), d)
+    const auto d = access.read(diff_.at(i));
+    const auto result = batch_ ? evaluate(batch_gradient, k, access.read(src_.at(i)), d)
                                : evaluate(frozen_gradient, k, d);
-    access.write(diff_src_ + i, result, non_temporal_);
+    access.write(diff_src_.at(i), result, non_temporal_);
+  }
+
+  void move(const Index positions, const Index channels) {
+    src_.move(positions, channels);
+    diff_.move(positions, channels);
+    diff_src_.move(positions, channels);
   }
 
   template <class Visit>
@@ -280,9 +310,9 @@ class GradientResult {
   }
 
  private:
-  const T* src_;
-  const T* diff_;
-  T* diff_src_;
+  Tensor<const T> src_;
+  Tensor<const T> diff_;
+  Tensor<T> diff_src_;
   bool batch_;
   // False if nothing reads src later: columns with frozen statistics. The sums of the next panel of
   // planes read it.
@@ -295,21 +325,29 @@ class ActGradientResult {
  public:
   using Element = T;
 
-  explicit ActGradientResult(const TileArgs& args)
-      : src_(input<T>(args, Input::src)),
+  explicit ActGradientResult(const KernelArgs& args)
+      : src_(tensor<T>(args, Input::src)),
         diff_(args),
-        diff_src_(output<T>(args, Output::diff_src)),
-        diff_residual_(output<T>(args, Output::diff_residual)),
+        diff_src_(tensor<T>(args, Output::diff_src)),
+        diff_residual_(tensor<T>(args, Output::diff_residual)),
         non_temporal_(args.non_temporal) {}
 
-  const T* begin() const { return diff_src_; }
+  const T* begin() const { return diff_src_.data(); }
+  Index pitch() const { return diff_src_.position_pitch(); }
 
   template <class K, class Access>
   void write(const Index i, const K& k, const Access& access) const {
-    const auto x = access.read(src_ + i);
+    const auto x = access.read(src_.at(i));
     const auto d = diff_.at(i, k, access, x);
-    if (diff_residual_ != nullptr) access.write(diff_residual_ + i, d, non_temporal_);
-    access.write(diff_src_ + i, evaluate(batch_gradient, k, x, d), non_temporal_);
+    if (diff_residual_) access.write(diff_residual_.at(i), d, non_temporal_);
+    access.write(diff_src_.at(i), evaluate(batch_gradient, k, x, d), non_temporal_);
+  }
+
+  void move(const Index positions, const Index channels) {
+    src_.move(positions, channels);
+    diff_.move(positions, channels);
+    diff_src_.move(positions, channels);
+    diff_residual_.move(positions, channels);
   }
 
   template <class Visit>
@@ -319,10 +357,10 @@ class ActGradientResult {
   }
 
  private:
-  const T* src_;
+  Tensor<const T> src_;
   Diff diff_;
-  T* diff_src_;
-  T* diff_residual_;
+  Tensor<T> diff_src_;
+  Tensor<T> diff_residual_;
   bool non_temporal_;
 };
 
@@ -331,16 +369,22 @@ class NormalizedResult {
  public:
   using Element = T;
 
-  explicit NormalizedResult(const TileArgs& args)
-      : src_(input<T>(args, Input::src)),
-        dst_(output<T>(args, Output::dst)),
+  explicit NormalizedResult(const KernelArgs& args)
+      : src_(tensor<T>(args, Input::src)),
+        dst_(tensor<T>(args, Output::dst)),
         non_temporal_(args.non_temporal) {}
 
-  const T* begin() const { return dst_; }
+  const T* begin() const { return dst_.data(); }
+  Index pitch() const { return dst_.position_pitch(); }
 
   template <class K, class Access>
   void write(const Index i, const K& k, const Access& access) const {
-    access.write(dst_ + i, evaluate(normalized, k, access.read(src_ + i)), non_temporal_);
+    access.write(dst_.at(i), evaluate(normalized, k, access.read(src_.at(i))), non_temporal_);
+  }
+
+  void move(const Index positions, const Index channels) {
+    src_.move(positions, channels);
+    dst_.move(positions, channels);
   }
 
   template <class Visit>
@@ -349,8 +393,8 @@ class NormalizedResult {
   }
 
  private:
-  const T* src_;
-  T* dst_;
+  Tensor<const T> src_;
+  Tensor<T> dst_;
   bool non_temporal_;
 };
 
@@ -359,40 +403,46 @@ class ActResult {
  public:
   using Element = T;
 
-  explicit ActResult(const TileArgs& args)
-      : src_(input<T>(args, Input::src)),
-        residual_(input<T>(args, Input::residual)),
-        dst_(output<T>(args, Output::dst)),
+  explicit ActResult(const KernelArgs& args)
+      : src_(tensor<T>(args, Input::src)),
+        residual_(tensor<T>(args, Input::residual)),
+        dst_(tensor<T>(args, Output::dst)),
         formula_(args),
         non_temporal_(args.non_temporal) {}
 
-  const T* begin() const { return dst_; }
+  const T* begin() const { return dst_.data(); }
+  Index pitch() const { return dst_.position_pitch(); }
 
   template <class K, class Access>
   void write(const Index i, const K& k, const Access& access) const {
-    const auto x = access.read(src_ + i);
+    const auto x = access.read(src_.at(i));
     const auto plain = [this](const Coefficients& c, const Vec xv) {
       return formula_.value(normalized(c, xv));
     };
     const auto with_residual = [this](const Coefficients& c, const Vec xv, const Vec residual) {
       return formula_.value(normalized(c, xv) + residual);
     };
-    const auto result = residual_ != nullptr
-                            ? evaluate(with_residual, k, x, access.read(residual_ + i))
-                            : evaluate(plain, k, x);
-    access.write(dst_ + i, result, non_temporal_);
+    const auto result = residual_ ? evaluate(with_residual, k, x, access.read(residual_.at(i)))
+                                  : evaluate(plain, k, x);
+    access.write(dst_.at(i), result, non_temporal_);
+  }
+
+  void move(const Index positions, const Index channels) {
+    src_.move(positions, channels);
+    residual_.move(positions, channels);
+    dst_.move(positions, channels);
   }
 
   template <class Visit>
   void inputs(const Visit& visit) const {
     visit(src_);
-    if (residual_ != nullptr) visit(residual_);
+    if (residual_) visit(residual_);
   }
 
  private:
-  const T* src_;
-  const T* residual_;
-  T* dst_;
+  Tensor<const T> src_;
+  Tensor<const T> residual_;
+  Tensor<T> dst_;
   Formula_ formula_;
   bool non_temporal_;
 };

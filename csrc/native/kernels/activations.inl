@@ -4,7 +4,7 @@
 // is valid, and the value of NaN is NaN. The gradients at NaN and infinity are those of PyTorch's
 // formulas, whose comparisons with NaN are false.
 
-#include "../core/activation.hpp"
+#include "../../core/activation.hpp"
 #include "kernels.hpp"
 #include "vector.hpp"
 
@@ -79,7 +79,7 @@ class PlainRelu {
   static constexpr bool is_mask = true;
   static constexpr bool follows_from_dst = true;
 
-  explicit PlainRelu(const TileArgs& args)
+  explicit PlainRelu(const KernelArgs& args)
       : clip_(broadcast(args.relu.clip)),
         zero_threshold_(broadcast(args.relu.zero_threshold)),
         clip_threshold_(broadcast(args.relu.clip_threshold)) {}
@@ -100,7 +100,7 @@ class LeakyRelu {
   static constexpr bool is_mask = false;
   static constexpr bool follows_from_dst = true;
 
-  explicit LeakyRelu(const TileArgs& args) : slope_(broadcast(args.negative_slope)) {}
+  explicit LeakyRelu(const KernelArgs& args) : slope_(broadcast(args.negative_slope)) {}
 
   Vec value(const Vec y) const { return where_positive(y, y, y * slope_); }
   Vec gradient(const Vec d, const Vec y) const { return where_positive(y, d, d * slope_); }
@@ -114,7 +114,7 @@ class Hardswish {
   static constexpr bool is_mask = false;
   static constexpr bool follows_from_dst = false;
 
-  explicit Hardswish(const TileArgs& /*args*/) {}
+  explicit Hardswish(const KernelArgs& /*args*/) {}
 
   static Vec value(const Vec y) {
     const Vec shifted = at_most(at_least(y + broadcast(3), broadcast(0)), broadcast(6));
@@ -164,7 +164,7 @@ class Called {
   static constexpr bool is_mask = false;
   static constexpr bool follows_from_dst = false;
 
-  explicit Called(const TileArgs& args) {
+  explicit Called(const KernelArgs& args) {
     switch (args.config.attributes.activation) {
       case Activation::gelu:
         value_ = gelu;

@@ -22,14 +22,14 @@ inline Index rest_of(const SummationOrder& order, const Tile& tile) {
 
 // A row of planes: one segment of each plane of a position.
 struct Segment {
-  Index begin;  // in the plane of channel 0
+  Index position;
+  Index begin;  // in a plane
   Index count;
 };
 
 inline Segment segment_of(const SummationOrder& order, const Index row) {
-  const Index within = row % order.segments * order.segment;
-  return {row / order.segments * order.channels * order.inner + within,
-          minimum(order.segment, order.inner - within)};
+  const Index begin = row % order.segments * order.segment;
+  return {row / order.segments, begin, minimum(order.segment, order.inner - begin)};
 }
 
 // Return the index of an entry in a table.
@@ -57,7 +57,7 @@ struct TableValues {
 // functions that are not inlined, because the loops over channels would get slower.
 class ChannelEntries {
  public:
-  explicit ChannelEntries(const TileArgs& args)
+  explicit ChannelEntries(const KernelArgs& args)
       : tables_(args.tables),
         inner_(args.order.columns ? args.order.inner : 1),
         row_(args.order.channels * inner_),
@@ -183,10 +183,19 @@ inline Coefficients select_first(const int n, const Coefficients& a, const Coeff
 template <class T>
 class ColumnTables {
  public:
-  ColumnTables(const TileArgs& args, const Index entry)
+  ColumnTables(const KernelArgs& args, const Index entry)
       : tables_(args.tables),
         a_(table_index(tables_, entry)),
         b_(splits_even_odd<T> ? table_index(tables_, entry + 1) : a_ + lanes) {}
+
+  // Return the tables from a later entry on, which is an even number of columns further.
+  ColumnTables after(const Index columns) const {
+    ColumnTables tables = *this;
+    const Index step = splits_even_odd<T> ? columns / 2 : columns;
+    tables.a_ += step;
+    tables.b_ += step;
+    return tables;
+  }
 
   // Return the entries of the pair of vectors that begins at column i, which is even.
   PairCoefficients at(const Index i) const {

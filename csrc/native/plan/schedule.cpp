@@ -30,11 +30,6 @@ constexpr Index panels_in_large_l2 = 3;
 constexpr Index panels_in_medium_l2 = 2;
 // The least number of blocks per thread, if there are enough channels.
 constexpr Index blocks_per_thread = 4;
-// Blocks of tensors with strides of their own are at least this many channels, whatever the
-// granule.
-constexpr Index min_strided_block = 8;
-constexpr Index max_strided_block = 256;
-
 // Non-temporal stores are used from these fills of the last-level cache on. They save reading the
 // output's lines, but the next operator then reads the output from memory: training steps gain only
 // where the tensors of one layer exceed the cache. Memory that the caller provides is cold, so the
@@ -86,7 +81,6 @@ struct Planes {
   const SummationOrder& order;
   const Cache& cache;
   Index threads = 0;
-  Index granule = 0;
   Index reduced = 0;              // tensors of the reduce pass, at least one
   Index plane_bytes = 0;          // of a tensor
   Index channel_bytes = 0;        // of a tensor
@@ -103,7 +97,6 @@ Planes planes_of(const Schedule& schedule, const SummationOrder& order, const Tr
                  const Cache& cache) {
   Planes planes{order, cache};
   planes.threads = schedule.workers;
-  planes.granule = schedule.granule;
   // Nothing is summed for diff_src alone with frozen statistics.
   planes.reduced = std::max<Index>(traffic.reduced, 1);
   planes.plane_bytes = order.inner * static_cast<Index>(size_of(traffic.type));
@@ -116,8 +109,7 @@ Planes planes_of(const Schedule& schedule, const SummationOrder& order, const Tr
   planes.long_in_large_l2 = planes.large_l2 && planes.plane_bytes >= min_prefetched_plane;
   planes.cached = planes.long_in_large_l2 ? fits_l2(traffic, cache, planes.threads)
                                           : cache_filled(traffic, cache) <= max_filled;
-  const Index granules = divide_up(order.channels, schedule.granule);
-  planes.is_even = evenness(granules, planes.threads) >= min_evenness;
+  planes.is_even = evenness(order.channels, planes.threads) >= min_evenness;
   return planes;
 }
 
@@ -142,9 +134,7 @@ bool share_short_planes(Schedule& schedule, const Planes& planes) {
   const Index block = planes.held / threads_per_chunk;
   const bool are_short = schedule.block * planes.plane_bytes < short_read && order.segments == 1;
   const bool even = order.chunks * threads_per_chunk % planes.threads == 0;
-  if (planes.cached || planes.granule > 1 || !are_short || !even || block <= schedule.block) {
-    return false;
-  }
+  if (planes.cached || !are_short || !even || block <= schedule.block) return false;
   schedule.block = std::min(block, planes.max_block);
   schedule.panel = schedule.block * threads_per_chunk;
   return true;
@@ -159,7 +149,7 @@ void share_channels(Schedule& schedule, const Planes& planes) {
     schedule.own = order.channels;
     return;
   }
-  if (planes.granule == 1 && order.chunks > 1 && planes.held >= threads) {
+  if (order.chunks > 1 && planes.held >= threads) {
     schedule.own = order.channels / threads * threads;
   }
   const Index held_in_l2 = threads * planes.cache.l2_bytes / (l2_fraction * planes.reduced_bytes);
@@ -168,11 +158,6 @@ void share_channels(Schedule& schedule, const Planes& planes) {
   schedule.panel = schedule.block * shared_panel_channels(divide_up(shared, schedule.block),
                                                           std::max<Index>(blocks_held, 1),
                                                           order.chunks, threads);
-  while (planes.granule > 1 && schedule.block > min_strided_block &&
-         evenness(divide_up(schedule.panel, schedule.block) * order.chunks, threads) <
-             min_evenness) {
-    schedule.block /= 2;
-  }
 }
 
 void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traffic& traffic,
@@ -181,7 +166,7 @@ void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traf
   const Index block_in_l2 = block_in(planes, cache.l2_bytes / (l2_fraction * planes.reduced));
   const Index panel_bytes = planes.reduced_bytes * block_in_l2;
   const bool can_prefetch =
-      traffic.reduced > 0 && !planes.cached && planes.is_even && planes.granule == 1;
+      traffic.reduced > 0 && !planes.cached && planes.is_even && traffic.neighboring_channels;
   // A medium cache has no room for lines of further tensors that are read while a panel is written.
   const bool prefetches_in_medium =
       can_prefetch && !planes.large_l2 && cache.l2_bytes >= medium_l2 &&
@@ -195,10 +180,6 @@ void schedule_planes(Schedule& schedule, const SummationOrder& order, const Traf
   } else {
     schedule.block = block_in(planes, cache.bytes / (8 * std::min(planes.threads, cache.cores)));
     if (share_short_planes(schedule, planes)) return;
-  }
-  if (planes.granule > 1) {
-    schedule.block =
-        std::max(schedule.block, std::min({planes.granule, max_strided_block, order.channels}));
   }
   share_channels(schedule, planes);
 }
@@ -214,14 +195,13 @@ int workers_for(const Index elements, const Machine& machine, const int num_thre
 }  // namespace
 
 Schedule schedule_for(const SummationOrder& order, const Traffic& traffic, const Machine& machine,
-                      const int num_threads, const Index granule) {
+                      const int num_threads) {
   const Index elements = order.outer * order.channels * order.inner;
   const Cache& cache = machine.cache;
   Schedule schedule;
   schedule.workers = workers_for(elements, machine, num_threads);
   schedule.panel = order.channels;
   schedule.block = order.channels;
-  schedule.granule = order.columns ? 1 : granule;
   if (order.columns) {
     schedule_columns(schedule, order);
   } else {
@@ -238,10 +218,7 @@ Schedule schedule_for(const SummationOrder& order, const Traffic& traffic, const
 // ---- The shares of a worker ----
 
 Range own_channels(const Schedule& schedule, const Worker& worker) {
-  const Range granules =
-      share_of(divide_up(schedule.own, schedule.granule), worker.index, worker.workers);
-  return {granules.begin * schedule.granule,
-          std::min(granules.end * schedule.granule, schedule.own)};
+  return share_of(schedule.own, worker.index, worker.workers);
 }
 
 Index num_shared_panels(const Schedule& schedule, const SummationOrder& order) {
@@ -276,8 +253,7 @@ double busy_share(const Schedule& schedule, const SummationOrder& order, const T
   };
   double all = 0;
   if (schedule.own > 0) {
-    const Index items = divide_up(schedule.own, schedule.granule);
-    all += time(items, schedule.own, traffic.reduced + traffic.applied);
+    all += time(schedule.own, schedule.own, traffic.reduced + traffic.applied);
   }
   const auto add_panels = [&](const Index panels, const Index channels) {
     if (panels == 0 || channels == 0) return;

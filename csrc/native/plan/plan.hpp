@@ -2,13 +2,12 @@
 
 #include <optional>
 
-#include "../core/call.hpp"
+#include "../../core/call.hpp"
+#include "../kernels/kernels.hpp"
+#include "../kernels/summation_order.hpp"
 #include "buffers.hpp"
 #include "cpu.hpp"
-#include "kernels.hpp"
 #include "schedule.hpp"
-#include "staging.hpp"
-#include "summation_order.hpp"
 
 namespace onedsl::native {
 
@@ -25,9 +24,10 @@ struct Plan {
   PassKernels passes;
   Traffic traffic;
   Schedule schedule;
-  bool non_temporal = false;       // non-temporal stores
-  std::optional<Staging> staging;  // of tensors with strides of their own
-  Samples samples;                 // of src, if their means are the first pivots
+  bool neighboring_positions = false;  // see KernelArgs
+  bool neighboring_channels = false;
+  bool non_temporal = false;  // non-temporal stores
+  Samples samples;            // of src, if their means are the first pivots
   // The loops process this many channels, and are repeated for the next ones: all channels, or
   // panels of them if columns have few rows.
   Index channels_together = 0;

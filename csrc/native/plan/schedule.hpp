@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "../core/threads.hpp"
-#include "../core/types.hpp"
+#include "../../core/threads.hpp"
+#include "../../core/types.hpp"
+#include "../kernels/kernels.hpp"
+#include "../kernels/summation_order.hpp"
 #include "cpu.hpp"
 #include "int_math.hpp"
-#include "kernels.hpp"
-#include "summation_order.hpp"
 
 namespace onedsl::native {
 
@@ -15,11 +15,10 @@ namespace onedsl::native {
 // because it changes no result: the SummationOrder decides every sum. summation_order.hpp defines
 // the terms.
 struct Schedule {
-  int workers = 1;    // at most, of the loops of the call
-  Index own = 0;      // of the first channels, each worker has a share of its own
-  Index panel = 0;    // channels of a panel of the other channels, which all workers share
-  Index block = 0;    // channels
-  Index granule = 1;  // each worker's own share begins at a multiple of this many channels
+  int workers = 1;  // at most, of the loops of the call
+  Index own = 0;    // of the first channels, each worker has a share of its own
+  Index panel = 0;  // channels of a panel of the other channels, which all workers share
+  Index block = 0;  // channels
   bool prefetch_next_panel = false;  // while a worker writes a panel of its own
   bool exceeds_l2 = false;           // the tensors do not fit the second-level cache
   bool non_temporal = false;  // non-temporal stores, if the memory of the outputs allows them
@@ -28,17 +27,16 @@ struct Schedule {
 // The memory traffic of a run: how many tensors it reads and writes.
 struct Traffic {
   DataType type = DataType::f32;
-  Index tensors = 0;          // of the run
-  Index reduced = 0;          // of the reduce pass
-  Index applied = 0;          // of the apply pass
-  double bytes = 0;           // of the run's tensors
-  bool cold_outputs = false;  // see Pointers
+  Index tensors = 0;                 // of the run
+  Index reduced = 0;                 // of the reduce pass
+  Index applied = 0;                 // of the apply pass
+  double bytes = 0;                  // of the run's tensors
+  bool cold_outputs = false;         // see Pointers
+  bool neighboring_channels = true;  // see KernelArgs
 };
 
-// `granule`: fewer neighboring channels are not worth a block. With tensors of strides of their
-// own, they share cache lines.
 Schedule schedule_for(const SummationOrder& order, const Traffic& traffic, const Machine& machine,
-                      int num_threads, Index granule = 1);
+                      int num_threads);
 
 // Return the part of the threads' time in which they have work, by the number of elements that are
 // read and written.

@@ -7,7 +7,6 @@
 #include <type_traits>
 
 #include "activations.inl"
-#include "copy.inl"
 #include "formulas.inl"
 #include "forward_moments.inl"
 #include "gradient_sums.inl"
@@ -22,7 +21,7 @@ namespace onedsl::native::ONEDSL_ISA {
 namespace {
 
 template <class Terms_>
-void reduce(const TileArgs& args, const Tile& tile, const TileScratch& scratch) {
+void reduce(const KernelArgs& args, const Tile& tile, const TileScratch& scratch) {
   if (args.order.columns) {
     reduce_columns<Terms_>(args, tile, scratch);
   } else {
@@ -35,8 +34,13 @@ constexpr PassKernels pass_kernels{reduce<Terms_>, write<Result>};
 
 // The apply pass of storing kernels.
 template <class T>
-void write_stored(const TileArgs& args, const Tile& tile) {
-  write(args, tile, GradientResult<T>(args, output<T>(args, args.stored_diff)));
+Tensor<const T> stored_diff(const KernelArgs& args) {
+  const auto* const data = static_cast<const T*>(args.out[args.stored_diff]);
+  return tensor_at(args, data, args.pitches->out[args.stored_diff]);
+}
+template <class T>
+void write_stored(const KernelArgs& args, const Tile& tile) {
+  write(args, tile, GradientResult<T>(args, stored_diff<T>(args)));
 }
 
 // Whether there are kernels that store the gradient of an activation. A mask rounds nothing; the
@@ -69,8 +73,7 @@ constexpr Kernels gradient{lanes,
                            pass_kernels<GradientTerms<T>, GradientResult<T>>,
                            {},
                            {},
-                           finish_gradient,
-                           copy_matrix};
+                           finish_gradient};
 
 template <class T, class Diff>
 constexpr Kernels act_gradient{lanes,
@@ -79,13 +82,12 @@ constexpr Kernels act_gradient{lanes,
                                pass_kernels<ActGradientTerms<T, Diff>, ActGradientResult<T, Diff>>,
                                storing_columns<T, Diff>(),
                                storing_planes<T, Diff>(),
-                               finish_gradient,
-                               copy_matrix};
+                               finish_gradient};
 
 template <class T, class Result>
 constexpr Kernels forward{
     lanes, splits_even_odd<T>, prepare_moments<T>, pass_kernels<MomentTerms<T>, Result>, {},
-    {},    finish_moments,     copy_matrix};
+    {},    finish_moments};
 
 constexpr bool is_forward(const Operation operation) {
   return operation == Operation::forward_training || operation == Operation::act_forward_training;

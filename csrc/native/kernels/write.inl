@@ -16,28 +16,38 @@ namespace {
 template <class Result>
 class Writer {
  public:
-  Writer(const TileArgs& args, const Tile& tile, const Result& result)
+  Writer(const KernelArgs& args, const Tile& tile, const Result& result)
       : args_(args), order_(args.order), tile_(tile), result_(result) {}
 
   void write_columns() const {
     const Range& rows = tile_.rows;
-    const bool has_whole_rows = tile_.channels.length() == order_.channels &&
-                                order_.row == order_.repeat * order_.channels * order_.inner;
-    if (has_whole_rows) {
-      const Index rest = rest_of(order_, tile_);
-      return write_span(rows.begin * order_.row, rows.end * order_.row + rest, 0);
-    }
-    const Index column = tile_.channels.begin * order_.inner;
     const Index width = tile_.channels.length() * order_.inner;
-    for (Index row = rows.begin; row < rows.end; ++row) {
-      const Index begin = row * order_.row + column;
-      write_span(begin, begin + width, column);
+    const Index rest = rest_of(order_, tile_) / (order_.channels * order_.inner);
+    const Index positions = rows.length() * order_.repeat + rest;
+    const bool neighboring =
+        args_.neighboring_positions && tile_.channels.length() == order_.channels;
+    const Index together = neighboring ? positions : 1;
+    Result result = moved(result_, rows.begin * order_.repeat, tile_.channels.begin);
+    if (!neighboring && tile_.channels.begin == 0) {
+      if (width == 2 * pair_lanes && write_positions<2>(result, positions)) return;
+      if (width == 4 * pair_lanes && write_positions<4>(result, positions)) return;
+    }
+    for (Index n = 0; n < positions; n += together, result.move(together, 0)) {
+      write_span(result, together * width, tile_.channels.begin * order_.inner);
     }
   }
 
   void write_planes() const {
     const Range& rows = tile_.rows;
-    for (Index row = rows.end; row-- > rows.begin;) write_segments(segment_of(order_, row));
+    const Range& channels = tile_.channels;
+    const Index together = args_.neighboring_channels ? channels.length() : 1;
+    for (Index row = rows.end; row-- > rows.begin;) {
+      const Segment segment = segment_of(order_, row);
+      Result result = moved(result_, segment.position, channels.begin);
+      for (Index c = channels.begin; c < channels.end; c += together, result.move(0, together)) {
+        write_segments(result, segment, {c, minimum(c + together, channels.end)});
+      }
+    }
   }
 
  private:
@@ -49,29 +59,31 @@ class Writer {
   static constexpr Index pair_bytes = minimum(2 * vector_bytes, cache_line);
 
   // Writes `count` pairs of vectors. The tables are those from the column of element `at` on.
-  [[gnu::flatten]] void write_pairs(const Index count, const Index at, const Tables_ tables) const {
-    // A copy in registers: *this would be loaded again after every store.
-    const Result result = result_;
+  [[gnu::flatten]] static void write_pairs(const Result& all, const Index count, const Index at,
+                                           const Tables_ tables) {
+    // A copy in registers: members would be loaded again after every store.
+    const Result result = all;
     for (Index i = at; i < at + count * pair_lanes; i += pair_lanes) {
-      prefetch(result, i + prefetch_distance<Element>, pair_lanes);
+      prefetch_ahead(result, i, pair_lanes);
       result.write(i, tables.at(i - at), Whole<2>{});
     }
   }
 
-  // Writes `count` times n pairs of vectors, all of whose coefficients stay in registers.
+  // Writes `count` times n pairs of vectors, all of whose coefficients stay in registers. The first
+  // ones are at element `at`, and the next ones so many elements and positions further.
   template <int n>
-  [[gnu::flatten]] void write_repeatedly(const Index count, const Index at,
-                                         const PairCoefficients (&coefficients)[n]) const {
+  [[gnu::flatten]] static void write_repeatedly(const Result& all, const Index count, Index at,
+                                                const Index elements, const Index positions,
+                                                const PairCoefficients (&coefficients)[n]) {
     // Copies in registers, as in write_pairs().
-    const Result result = result_;
+    Result result = all;
     PairCoefficients k[n];
     for (int pair = 0; pair < n; ++pair) k[pair] = coefficients[pair];
-    for (Index i = at; i < at + count * n * pair_lanes; i += n * pair_lanes) {
+    for (Index i = 0; i < count; ++i, at += elements, result.move(positions, 0)) {
 #pragma GCC unroll 4
       for (int pair = 0; pair < n; ++pair) {
-        const Index begin = i + pair * pair_lanes;
-        prefetch(result, begin + prefetch_distance<Element>, pair_lanes);
-        result.write(begin, k[pair], Whole<2>{});
+        prefetch_ahead(result, at + pair * pair_lanes, pair_lanes);
+        result.write(at + pair * pair_lanes, k[pair], Whole<2>{});
       }
     }
   }
@@ -79,8 +91,8 @@ class Writer {
   // Return the number of elements from `at` to the next one whose address is a multiple of `bytes`.
   // Non-temporal stores must be aligned, and ordinary ones are faster. Tensors are aligned to
   // their element type, so that there is such an element.
-  Index unaligned_from(const Index at, const Index bytes) const {
-    const auto address = reinterpret_cast<std::uintptr_t>(result_.begin() + at);
+  static Index unaligned_from(const Result& result, const Index at, const Index bytes) {
+    const auto address = reinterpret_cast<std::uintptr_t>(result.begin() + at);
     return static_cast<Index>((0 - address) % static_cast<std::uintptr_t>(bytes)) / element_bytes;
   }
 
@@ -89,17 +101,32 @@ class Writer {
     return n * pair_lanes % (order_.channels * order_.inner) == 0;
   }
 
-  // Writes the elements [begin, end), the first of which is in the given column.
-  void write_span(const Index begin, const Index end, Index column) const {
+  // Writes positions of n pairs of vectors, which are no neighbors in memory, from the first column
+  // on. Returns false if non-temporal stores would not be aligned.
+  template <int n>
+  bool write_positions(const Result& result, const Index positions) const {
+    const bool aligned = unaligned_from(result, 0, pair_bytes) == 0 &&
+                         result.pitch() * element_bytes % pair_bytes == 0;
+    if (args_.non_temporal && !aligned) return false;
+    const Tables_ tables(args_, 0);
+    PairCoefficients k[n];
+    for (int pair = 0; pair < n; ++pair) k[pair] = tables.at(pair * pair_lanes);
+    write_repeatedly(result, positions, 0, 0, 1, k);
+    return true;
+  }
+
+  // Writes the first `end` elements, which are neighbors in memory. The first one is in the given
+  // column.
+  void write_span(const Result& result, const Index end, Index column) const {
     const Index period = args_.tables.period;
     const auto tables = [&] { return Tables_(args_, column); };
     const auto pass_columns = [&](const Index count) {
       column += count;
       while (column >= period) column -= period;
     };
-    Index at = begin;
-    if (const Index n = minimum(unaligned_from(at, pair_bytes), end - at); n > 0) {
-      result_.write(at, tables().at(0), First<2>{static_cast<int>(n)});
+    Index at = 0;
+    if (const Index n = minimum(unaligned_from(result, at, pair_bytes), end); n > 0) {
+      result.write(at, tables().at(0), First<2>{static_cast<int>(n)});
       at += n;
       pass_columns(n);
     }
@@ -110,7 +137,7 @@ class Writer {
         pass_columns(pair_lanes);
       }
       const Index count = (end - at) / (n * pair_lanes);
-      write_repeatedly(count, at, k);
+      write_repeatedly(result, count, at, n * pair_lanes, 0, k);
       at += count * n * pair_lanes;
     };
     if (repeats_every(2)) {
@@ -123,28 +150,29 @@ class Writer {
     while (at + pair_lanes <= end) {
       const Index up_to_period = (period - column - 1) / pair_lanes + 1;
       const Index count = minimum((end - at) / pair_lanes, up_to_period);
-      write_pairs(count, at, tables());
+      write_pairs(result, count, at, tables());
       at += count * pair_lanes;
       pass_columns(count * pair_lanes);
     }
-    if (at < end) result_.write(at, tables().at(0), First<2>{static_cast<int>(end - at)});
+    if (at < end) result.write(at, tables().at(0), First<2>{static_cast<int>(end - at)});
   }
 
-  // Writes a row of planes: a segment of each. Whole planes are neighbors in memory, and a vector
-  // that crosses from one into the next takes its coefficients from both.
-  [[gnu::flatten]] void write_segments(const Segment& segment) const {
+  // Writes a segment of each of some planes. Several are whole planes and neighbors in memory: a
+  // vector that crosses from one into the next takes its coefficients from both.
+  [[gnu::flatten]] void write_segments(const Result& all, const Segment& segment,
+                                       const Range& some) const {
     // Copies in registers, as in write_pairs(): small planes are bound by such loads.
-    const Result result = result_;
+    const Result result = all;
     const Tables tables = args_.tables;
-    const Range channels = tile_.channels;
+    const Range channels = some;
     const Index inner = order_.inner;
     const Index to_next_panel = tile_.to_next_panel;
-    Index at = segment.begin + channels.begin * inner;
+    Index at = segment.begin;
     Index end = at + segment.count;
     Coefficients k = broadcast_coefficients(tables, channels.begin);
     // Ordinary stores gain from alignment only where all tensors are misaligned.
     const Index n =
-        args_.non_temporal ? minimum(unaligned_from(at, vector_bytes), segment.count) : 0;
+        args_.non_temporal ? minimum(unaligned_from(result, at, vector_bytes), segment.count) : 0;
     if (n > 0) {
       result.write(at, k, First<1>{static_cast<int>(n)});
       at += n;
@@ -188,14 +216,14 @@ class Writer {
     return at;
   }
 
-  const TileArgs& args_;
+  const KernelArgs& args_;
   const SummationOrder& order_;
   const Tile& tile_;
   Result result_;
 };
 
 template <class Result>
-void write(const TileArgs& args, const Tile& tile, const Result& result) {
+void write(const KernelArgs& args, const Tile& tile, const Result& result) {
   const Writer<Result> writer(args, tile, result);
   if (args.order.columns) {
     writer.write_columns();
@@ -205,7 +233,7 @@ void write(const TileArgs& args, const Tile& tile, const Result& result) {
 }
 
 template <class Result>
-void write(const TileArgs& args, const Tile& tile) {
+void write(const KernelArgs& args, const Tile& tile) {
   write(args, tile, Result(args));
 }
 

@@ -2,10 +2,6 @@
 
 #include <cstdint>
 
-namespace onedsl {
-struct Geometry;
-}
-
 // Units of work
 //
 // A tensor is viewed as (outer, channels, inner), slowest axis first (core/geometry.hpp). One index
@@ -61,7 +57,6 @@ constexpr Index streams = 4;
 // - The kernels that sum choose their branches by the SummationOrder and the chunk alone, never by
 //   the block (see visit_rows() in reduce_columns.inl).
 // - These members, terms_in_f32 and streams are the only sizes that decide where a sum is rounded.
-//   What is divided by another size, as the boxes of Staging, is divided at whole sum_unit()s.
 struct SummationOrder {
   int lanes = 0;
   Index outer = 0;
@@ -70,7 +65,7 @@ struct SummationOrder {
 
   bool columns = false;
   Index repeat = 1;
-  Index row = 0;   // elements, or those from one row to the next of some channels of columns
+  Index row = 0;   // elements
   Index rest = 0;  // elements
   Index segments = 1;
   Index segment = 0;  // elements; the last segment of a plane may have fewer
@@ -81,17 +76,5 @@ struct SummationOrder {
   Index chunk_rows = 0;
   Index chunks = 0;
 };
-
-// Return the order for a geometry that has elements.
-SummationOrder order_of(const Geometry& geometry, int lanes);
-
-// The part of a chunk after which the sums of its channels in f32 are zero, because all has been
-// added to those in f64: there, a call of a kernel can end and another one continue.
-struct SumUnit {
-  Index rows = 0;   // columns: of each stream
-  Index inner = 0;  // elements of each row
-};
-
-SumUnit sum_unit(const SummationOrder& order);
 
 }  // namespace onedsl::native
