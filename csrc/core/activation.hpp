@@ -28,7 +28,7 @@ enum class Activation : std::uint8_t {
 inline constexpr std::pair<double, double> positive_limits(0x1p-150, 0x1.ffffffp127);
 inline constexpr std::pair<double, double> finite_limits(-0x1.ffffffp127, 0x1.ffffffp127);
 
-// What is known of an activation. Its formulas are in csrc/native/activations.inl.
+// What is known of an activation. Its formulas are in csrc/native/kernels/activations.inl.
 struct ActivationInfo {
   const char* id;    // the enumerator's name, by which Python knows the activation
   const char* name;  // PyTorch's name of the layer

@@ -8,6 +8,7 @@
 #include "geometry.hpp"
 #include "operation.hpp"
 #include "pitch.hpp"
+#include "pointers.hpp"
 #include "ports.hpp"
 #include "types.hpp"
 #include "view.hpp"

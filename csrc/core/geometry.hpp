@@ -92,7 +92,8 @@ std::vector<std::ptrdiff_t> dense_strides(const View& tensor, const MemoryOrder&
 // What the kernels of every instruction set rely on: vectors of up to this many elements, ...
 constexpr std::int64_t max_lanes = 16;
 // ... and, in tensors that are not dense, positions of columns that consist of whole pairs of
-// vectors, or are longer than those that are joined to rows (see native/summation_order.hpp).
+// vectors, or are longer than those that are joined to rows (see
+// native/kernels/summation_order.hpp).
 constexpr std::int64_t pair_elements = 2 * max_lanes;
 constexpr std::int64_t max_joined_position = 1024;
 

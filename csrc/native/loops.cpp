@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "schedule.hpp"
+#include "plan/schedule.hpp"
 
 namespace onedsl::native {
 

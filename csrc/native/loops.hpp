@@ -4,9 +4,9 @@
 #include <cstdint>
 
 #include "../core/threads.hpp"
-#include "buffers.hpp"
-#include "kernels.hpp"
-#include "plan.hpp"
+#include "kernels/kernels.hpp"
+#include "plan/buffers.hpp"
+#include "plan/plan.hpp"
 
 namespace onedsl::native {
 

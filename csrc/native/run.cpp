@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "buffers.hpp"
-#include "kernels.hpp"
+#include "kernels/kernels.hpp"
 #include "loops.hpp"
-#include "plan.hpp"
+#include "plan/buffers.hpp"
+#include "plan/plan.hpp"
 
 namespace onedsl::native {
 namespace {

@@ -2,9 +2,9 @@
 
 #include "../core/call.hpp"
 #include "../core/threads.hpp"
-#include "cpu.hpp"
-#include "schedule.hpp"
-#include "summation_order.hpp"
+#include "kernels/summation_order.hpp"
+#include "plan/cpu.hpp"
+#include "plan/schedule.hpp"
 
 // onedsl's own kernels.
 namespace onedsl::native {

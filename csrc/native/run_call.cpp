@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "../core/convert_16bit.hpp"
-#include "cpu.hpp"
+#include "plan/cpu.hpp"
 #include "run.hpp"
 
 namespace onedsl::native {

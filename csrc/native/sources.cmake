@@ -3,14 +3,14 @@
 set(ONEDSL_NATIVE_DIR ${CMAKE_CURRENT_LIST_DIR})
 set(ONEDSL_NATIVE_ISAS baseline avx2 avx512 avx512_bf16)
 set(ONEDSL_NATIVE_SOURCES
-    ${ONEDSL_NATIVE_DIR}/cpu.cpp
+    ${ONEDSL_NATIVE_DIR}/plan/cpu.cpp
     ${ONEDSL_NATIVE_DIR}/loops.cpp
-    ${ONEDSL_NATIVE_DIR}/plan.cpp
-    ${ONEDSL_NATIVE_DIR}/summation_order.cpp
-    ${ONEDSL_NATIVE_DIR}/relu.cpp
+    ${ONEDSL_NATIVE_DIR}/plan/plan.cpp
+    ${ONEDSL_NATIVE_DIR}/plan/order.cpp
+    ${ONEDSL_NATIVE_DIR}/kernels/relu.cpp
     ${ONEDSL_NATIVE_DIR}/run.cpp
     ${ONEDSL_NATIVE_DIR}/run_call.cpp
-    ${ONEDSL_NATIVE_DIR}/schedule.cpp)
+    ${ONEDSL_NATIVE_DIR}/plan/schedule.cpp)
 
 # Without contraction, an element has the same bits in every loop that can write it. The kernels raise
 # no exceptions, so they need no tables to unwind the stack.
@@ -22,7 +22,7 @@ set(ONEDSL_NATIVE_OPTIONS_avx512
 set(ONEDSL_NATIVE_OPTIONS_avx512_bf16 ${ONEDSL_NATIVE_OPTIONS_avx512} -mavx512bf16)
 
 foreach(isa IN LISTS ONEDSL_NATIVE_ISAS)
-  set(kernels ${ONEDSL_NATIVE_DIR}/kernels_${isa}.cpp)
+  set(kernels ${ONEDSL_NATIVE_DIR}/kernels/kernels_${isa}.cpp)
   set_source_files_properties(${kernels} PROPERTIES COMPILE_OPTIONS "${ONEDSL_NATIVE_OPTIONS_${isa}}")
   list(APPEND ONEDSL_NATIVE_SOURCES ${kernels})
 endforeach()
@@ -34,7 +34,7 @@ if(NOT ONEDSL_SANITIZE)
     if(isa STREQUAL baseline)
       set(optimize -Os)
     endif()
-    set_property(SOURCE ${ONEDSL_NATIVE_DIR}/kernels_${isa}.cpp APPEND PROPERTY
+    set_property(SOURCE ${ONEDSL_NATIVE_DIR}/kernels/kernels_${isa}.cpp APPEND PROPERTY
       COMPILE_OPTIONS $<$<CONFIG:Release>:${optimize}>)
   endforeach()
 endif()

@@ -16,7 +16,7 @@
 #include "../core/malloc_settings.hpp"
 #include "../core/operation.hpp"
 #include "../core/threads.hpp"
-#include "../native/cpu.hpp"
+#include "../native/plan/cpu.hpp"
 #include "../torch/compute.hpp"
 #include "../torch/onedsl_ops.hpp"
 #include "../torch/overrides.hpp"

@@ -47,7 +47,7 @@ class Row(Case):
 def warm_up_case(num_threads: int) -> Case:
     """Return a case of small tensors whose calls run on all threads.
 
-    onedsl runs smaller ones on one thread: see `parallel_from` in ``csrc/native/cpu.hpp``.
+    onedsl runs smaller ones on one thread: see `parallel_from` in ``csrc/native/plan/cpu.hpp``.
     """
     return Case("", (512 + 64 * num_threads, 64), "f32", "NXC")
 

@@ -74,7 +74,7 @@ def batch_norm_backward(
     The formulas are those of `onedsl.BatchNormTrainingBackward`, or of
     `onedsl.BatchNormalizationGrad` if the statistics are frozen.
 
-    Tensors of any strides are supported. They are not copied.
+    Tensors of any strides are supported. `enable` states which are copied.
     """
     epsilon = attributes.parse_epsilon(epsilon)
     mask = tuple(output_mask) if isinstance(output_mask, Sequence) else ()

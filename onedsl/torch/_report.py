@@ -69,9 +69,9 @@ class report:  # noqa: N801 - called as a function, like torch.set_grad_enabled
     Call it before the steps to count, and print the object after them. Its first line is the number
     of layers that onedsl computed. The others show how often the forward pass and the gradient of
     each layer were computed, and by what: ``onedsl eager``, ``onedsl compiled alone``, ``onedsl
-    with ReLU``, ``onedsl with addition and ReLU``, or PyTorch, and why; and which tensors were copied
-    because the kernels cannot read their memory layout. Counting ends with a
-    ``with`` block, or when the object is deleted.
+    with ReLU``, ``onedsl with addition and ReLU``, or PyTorch, and why; and which tensors were
+    copied, because the kernels cannot read their memory layout. Counting ends with a ``with``
+    block, or when the object is deleted.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "native/cpu.hpp"
+#include "native/plan/cpu.hpp"
 
 namespace onedsl::test {
 

@@ -1,6 +1,6 @@
 #include "check.hpp"
 #include "isas.hpp"
-#include "native/cpu.hpp"
+#include "native/plan/cpu.hpp"
 #include "tests.hpp"
 
 namespace onedsl::test {

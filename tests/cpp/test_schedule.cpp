@@ -7,11 +7,11 @@
 
 #include "check.hpp"
 #include "layouts.hpp"
-#include "native/int_math.hpp"
-#include "native/kernels.hpp"
+#include "native/kernels/kernels.hpp"
+#include "native/plan/int_math.hpp"
+#include "native/plan/order.hpp"
+#include "native/plan/schedule.hpp"
 #include "native/run.hpp"
-#include "native/schedule.hpp"
-#include "native/summation_order.hpp"
 #include "tests.hpp"
 
 namespace onedsl::test {

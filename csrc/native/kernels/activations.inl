@@ -4,7 +4,7 @@
 // is valid, and the value of NaN is NaN. The gradients at NaN and infinity are those of PyTorch's
 // formulas, whose comparisons with NaN are false.
 
-#include "../core/activation.hpp"
+#include "../../core/activation.hpp"
 #include "kernels.hpp"
 #include "vector.hpp"
 

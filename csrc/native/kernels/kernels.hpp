@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "../core/call.hpp"
+#include "../../core/call.hpp"
 #include "relu.hpp"
 #include "summation_order.hpp"
 

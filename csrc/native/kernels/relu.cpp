@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "../core/convert_16bit.hpp"
+#include "../../core/convert_16bit.hpp"
 
 namespace onedsl::native {
 namespace {

@@ -2,10 +2,6 @@
 
 #include <cstdint>
 
-namespace onedsl {
-struct Geometry;
-}
-
 // Units of work
 //
 // A tensor is viewed as (outer, channels, inner), slowest axis first (core/geometry.hpp). One index
@@ -80,8 +76,5 @@ struct SummationOrder {
   Index chunk_rows = 0;
   Index chunks = 0;
 };
-
-// Return the order for a geometry that has elements.
-SummationOrder order_of(const Geometry& geometry, int lanes);
 
 }  // namespace onedsl::native

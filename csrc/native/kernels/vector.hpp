@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "../core/types.hpp"
+#include "../../core/types.hpp"
 
 namespace onedsl::native::ONEDSL_ISA {
 namespace {

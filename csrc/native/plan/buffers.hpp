@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "../core/threads.hpp"
-#include "kernels.hpp"
+#include "../../core/threads.hpp"
+#include "../kernels/kernels.hpp"
 #include "scratch.hpp"
 
 namespace onedsl::native {

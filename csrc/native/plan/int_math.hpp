@@ -1,6 +1,6 @@
 #pragma once
 
-#include "summation_order.hpp"
+#include "../kernels/summation_order.hpp"
 
 // Integer arithmetic. The kernels must not use it: see kernels.hpp.
 namespace onedsl::native {

@@ -1,8 +1,7 @@
-#include "summation_order.hpp"
+#include "order.hpp"
 
 #include <algorithm>
 
-#include "../core/geometry.hpp"
 #include "int_math.hpp"
 
 namespace onedsl::native {

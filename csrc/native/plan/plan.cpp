@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "int_math.hpp"
+#include "order.hpp"
 
 namespace onedsl::native {
 namespace {

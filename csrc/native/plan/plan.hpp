@@ -2,12 +2,12 @@
 
 #include <optional>
 
-#include "../core/call.hpp"
+#include "../../core/call.hpp"
+#include "../kernels/kernels.hpp"
+#include "../kernels/summation_order.hpp"
 #include "buffers.hpp"
 #include "cpu.hpp"
-#include "kernels.hpp"
 #include "schedule.hpp"
-#include "summation_order.hpp"
 
 namespace onedsl::native {
 

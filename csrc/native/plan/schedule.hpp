@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
-#include "../core/threads.hpp"
-#include "../core/types.hpp"
+#include "../../core/threads.hpp"
+#include "../../core/types.hpp"
+#include "../kernels/kernels.hpp"
+#include "../kernels/summation_order.hpp"
 #include "cpu.hpp"
 #include "int_math.hpp"
-#include "kernels.hpp"
-#include "summation_order.hpp"
 
 namespace onedsl::native {
 

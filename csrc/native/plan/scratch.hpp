@@ -6,8 +6,8 @@
 #include <new>
 #include <type_traits>
 
-#include "../core/types.hpp"
-#include "summation_order.hpp"
+#include "../../core/types.hpp"
+#include "../kernels/summation_order.hpp"
 
 namespace onedsl::native {
 
