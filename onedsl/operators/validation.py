@@ -286,8 +286,10 @@ def _dense_array(like: Array, strides: Sequence[int] | None) -> Array:
     """
     if strides is None:
         return np.empty_like(like, order="C")
-    in_bytes = [step * like.itemsize for step in strides]
-    return np.ndarray(like.shape, like.dtype, np.empty(like.size, like.dtype), 0, in_bytes)
+    # Not np.ndarray with a buffer: if memory is short, NumPy makes a read-only array of it.
+    axes = sorted(range(like.ndim), key=strides.__getitem__, reverse=True)
+    memory = np.empty([like.shape[axis] for axis in axes], like.dtype)
+    return memory.transpose(sorted(range(like.ndim), key=axes.__getitem__))
 
 
 # ---- Lists of names ----

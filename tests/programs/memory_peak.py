@@ -44,5 +44,7 @@ for pair in (wide, diff_dst), (src, transposed):
     before = peak()
     op(*pair, *stats[:3], out=(results, *stats[3:]), backend=backend)
     print("strided", (peak() - before) / TENSOR)
-    assert (peak() - before > TENSOR // 2) == is_copied
-    assert peak() - before < TENSOR // 8 or is_copied
+    # oneDNN's second call uses the memory of the first one's copies again.
+    has_peak = is_copied and (backend == "native" or pair[0] is wide)
+    assert (peak() - before > TENSOR // 2) == has_peak
+    assert peak() - before < TENSOR // 8 or has_peak

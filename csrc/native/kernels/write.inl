@@ -115,26 +115,30 @@ class Writer {
     return true;
   }
 
+  // Return the column in the tables, `count` elements after another one.
+  Index column_after(const Index column, const Index count) const {
+    const Index period = args_.tables.period;
+    Index after = column + count;
+    while (after >= period) after -= period;
+    return after;
+  }
+
   // Writes the first `end` elements, which are neighbors in memory. The first one is in the given
   // column.
   void write_span(const Result& result, const Index end, Index column) const {
     const Index period = args_.tables.period;
     const auto tables = [&] { return Tables_(args_, column); };
-    const auto pass_columns = [&](const Index count) {
-      column += count;
-      while (column >= period) column -= period;
-    };
     Index at = 0;
     if (const Index n = minimum(unaligned_from(result, at, pair_bytes), end); n > 0) {
       result.write(at, tables().at(0), First<2>{static_cast<int>(n)});
       at += n;
-      pass_columns(n);
+      column = column_after(column, n);
     }
     const auto write_in_registers = [&](auto& k) {
       constexpr Index n = sizeof k / sizeof *k;
       for (PairCoefficients& pair : k) {
         pair = tables().at(0);
-        pass_columns(pair_lanes);
+        column = column_after(column, pair_lanes);
       }
       const Index count = (end - at) / (n * pair_lanes);
       write_repeatedly(result, count, at, n * pair_lanes, 0, k);
@@ -152,7 +156,7 @@ class Writer {
       const Index count = minimum((end - at) / pair_lanes, up_to_period);
       write_pairs(result, count, at, tables());
       at += count * pair_lanes;
-      pass_columns(count * pair_lanes);
+      column = column_after(column, count * pair_lanes);
     }
     if (at < end) result.write(at, tables().at(0), First<2>{static_cast<int>(end - at)});
   }
