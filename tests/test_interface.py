@@ -371,7 +371,11 @@ INTEGRATIONS = {
     "jax": "batch_norm_backward",
     "torch": "batch_norm_backward",
 }
-SOURCES = [path for path in PACKAGE.rglob("*.py") if not {*INTEGRATIONS} & {*path.parts}]
+SOURCES = [
+    path
+    for path in PACKAGE.rglob("*.py")
+    if not {*INTEGRATIONS} & {*path.relative_to(PACKAGE).parts}
+]
 WITH_EXAMPLES = [
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
     for path in SOURCES

@@ -62,7 +62,8 @@ def import_error_message(error: ImportError) -> str:
             "installed. Install one of these:\n"
             "  apt-get install libgomp1\n"
             "  dnf install libgomp\n"
-            "  conda install -c conda-forge libgomp"
+            "  conda install -c conda-forge libgomp\n"
+            "or import torch before onedsl: PyTorch's wheels contain it."
         )
     if isinstance(error, ModuleNotFoundError):
         return (

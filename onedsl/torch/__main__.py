@@ -17,7 +17,8 @@ A step is the time between two calls of ``step`` of an optimizer of torch.optim,
 run. The first run lasts for ``--seconds`` from its first step on, the others make as many steps, so
 that all do the same work. If the times of two kinds overlap, or other programs used CPUs that the
 threads needed, the difference may be noise, and no speed-up is printed. In the first steps, which
-are not timed, onedsl counts what ran (`report`).
+are not timed, onedsl counts what ran (`report`). If torch.compile
+compiles ``step`` of an optimizer, its steps are not seen, and the run has no end.
 
 A run ends with SystemExit in the last step. If the script continues with steps, or trains in other
 threads than the main one, it ends without its exit handlers, as it does 30 s later in any case. It

@@ -121,7 +121,6 @@ class StepTimer:
         with self._lock:
             if self._is_written or self._count == 0:
                 return
-            self._is_written = True
             found = None
             if self._times:
                 counters = self._summary.calls().values() if self._summary else ()
@@ -138,6 +137,7 @@ class StepTimer:
             part = self._file.with_suffix(f".{os.getpid()}")
             part.write_text(json.dumps(found), encoding="utf-8")
             part.replace(self._file)
+            self._is_written = True  # last, because a signal handler may make a step meanwhile
 
     def _written_before(self, function: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         """Return a function of `os` that ends the process, preceded by writing the file."""
