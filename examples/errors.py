@@ -97,7 +97,7 @@ def compute(name: str, problem: testing.Problem, data_format: Literal["NXC", "NC
         diff_src, diff_gamma, diff_beta = (gradient.numpy() for gradient in gradients)
     else:
         op = onedsl.BatchNormTrainingBackward(EPSILON, data_format)
-        backend: Literal["native", "onednn"] = "native" if name == "onedsl" else "onednn"
+        backend: Literal["auto", "onednn"] = "auto" if name == "onedsl" else "onednn"
         grads = op(src, diff_dst, mean, variance, gamma, backend=backend)
         diff_src, diff_gamma, diff_beta = grads.diff_src, grads.diff_gamma, grads.diff_beta
     if data_format == "NCX" or name == "PyTorch":

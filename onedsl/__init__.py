@@ -29,10 +29,6 @@ Which gradient do I want?
 - `BatchNormSums`, `BatchNormMoments`, of the base `BatchNormTotals`: the results of ``reduce``.
 - `OneDNNError`, `UnsupportedError`, `GammaIgnoredWarning`, `OneDNNDefectWarning`.
 
-**Memory**
-
-- `keep_memory`: malloc keeps freed memory, which saves page faults. Nothing calls it by default.
-
 **Inspection**
 
 - `capabilities`, `Capabilities`, `Support`: what this machine and oneDNN support.
@@ -104,7 +100,6 @@ from .operators.batch_normalization_grad import BatchNormalizationGrad, BatchNor
 from .operators.capabilities import Capabilities, Support, capabilities
 from .operators.totals import BatchNormMoments, BatchNormSums, BatchNormTotals
 from .runtime.errors import GammaIgnoredWarning, OneDNNDefectWarning, OneDNNError, UnsupportedError
-from .runtime.memory import keep_memory
 from .runtime.run_log import verbose
 from .tensors.spec import DataFormat, TensorSpec
 
@@ -133,7 +128,6 @@ __all__ = [  # noqa: RUF022
     "UnsupportedError",
     "GammaIgnoredWarning",
     "OneDNNDefectWarning",
-    "keep_memory",
     "capabilities",
     "Capabilities",
     "Support",

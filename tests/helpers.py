@@ -27,7 +27,7 @@ PROGRAMS = TESTS / "programs"
 ROOT = TESTS.parent
 
 FORMATS = [str(data_format) for data_format in onedsl.DataFormat]
-BACKENDS = ["native", "onednn"]  # "auto" is "native", see laws/test_bits.py
+BACKENDS = ["auto", "onednn"]
 EPSILON = 1e-5
 
 NUMPY = {

@@ -462,7 +462,7 @@ def test_invalid_data_format(value):
         (
             "backend",
             ["onednn ", "cpu", "AUTO", "", None, 1, ["auto"], b"auto"],
-            'backend must be "auto", "onednn" or "native"',
+            'backend must be "auto" or "onednn"',
         ),
         (
             "outputs",

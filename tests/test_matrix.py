@@ -43,7 +43,7 @@ def test_dtypes_that_onednn_does_not_run_here():
         if not (ONEDNN.reason_against(call) or ONEDNN.runs_here(call)):
             isa = isas[helpers.missing_isa(call.dtype)]
             message = f"oneDNN has no {call.dtype} kernel for CPUs without {isa} ("
-            reject(call, message, 'Use backend="native"')
+            reject(call, message, 'Use backend="auto"')
 
 
 # Large enough for non-temporal stores. The offset tests their unaligned heads and tails.

@@ -397,7 +397,7 @@ class TestHelpers:
             (narrow, good[:1], "auto"),
             (([1.0], None, None), good, "auto"),
             (narrow, good, "oneDNN"),
-            (narrow, good, np.array(["auto", "native"])),
+            (narrow, good, np.array(["auto", "onednn"])),
         ):
             with pytest.raises((TypeError, ValueError)) as caught:
                 testing.assert_close(actual, expected, backend=backend)

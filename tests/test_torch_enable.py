@@ -224,11 +224,6 @@ def test_the_first_call_is_interrupted():
     assert helpers.run_child(INTERRUPTED).stdout == "False\nTrue\n"
 
 
-def test_a_fork_whose_wait_for_the_registration_is_interrupted():
-    """Regression: the lock of a thread that the child does not have was never released."""
-    assert helpers.run_script("torch_forked_enable.py").stdout == "True\n0\n"
-
-
 # Layers and models
 
 

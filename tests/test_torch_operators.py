@@ -3,6 +3,7 @@
 The laws have the values of their real results.
 """
 
+import functools
 import itertools
 
 import helpers
@@ -261,27 +262,6 @@ def test_gradients_that_can_be_differentiated_again_are_the_same(own):
 # batch_norm_backward
 
 
-# opcheck of PyTorch 2.15 reads .grad of tensors that are not leaves.
-@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")
-@modes
-@pytest.mark.parametrize("outputs", ["all", "diff_src"])
-@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
-@pytest.mark.parametrize("with_gamma", [True, False])
-def test_opcheck(train, outputs, data_format, with_gamma):
-    src, diff_dst, mean, variance, gamma = tensors((4, 5, 6, 5), "f32")
-    if data_format == "NXC":  # a strided tensor
-        src = src.repeat_interleave(2, -1)[..., ::2]
-    for t in src, diff_dst, gamma:
-        t.requires_grad_()
-    torch.library.opcheck(
-        torch.ops.onedsl.batch_norm_backward.default,
-        (
-            *(src, diff_dst, mean, variance, gamma if with_gamma else None),
-            *(EPSILON, data_format, "batch" if train else "frozen", outputs == "all"),
-        ),
-    )
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -290,13 +270,18 @@ def test_opcheck(train, outputs, data_format, with_gamma):
         lambda: torch.randn(4, 3, 5, 9)[..., ::2].permute(0, 1, 3, 2),
     ],
 )
-def test_the_gradient_has_the_strides_of_its_fake_kernel(make):
+@modes
+def test_the_gradient_has_the_strides_of_empty_like(make, train):
     """Regression: those of NumPy, which inductor rejected."""
     src = make()
-    arguments = torch.randn(src.shape), *torch.ones(2, 3), None, EPSILON, "NCX", "batch", True
-    op = torch.ops.onedsl.batch_norm_backward
-    got, dense = op(src, *arguments), op(src.contiguous(), *arguments)
-    assert got[0].stride() == torch.empty_like(src).stride()
+    arguments = torch.randn(src.shape), *torch.ones(2, 3)
+    call = functools.partial(
+        onedsl_torch.batch_norm_backward,
+        epsilon=EPSILON,
+        statistics="batch" if train else "frozen",
+    )
+    got, dense = call(src, *arguments), call(src.contiguous(), *arguments)
+    assert got.diff_src.stride() == torch.empty_like(src).stride()
     for ours, theirs in zip(got, dense, strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
@@ -328,33 +313,39 @@ def test_invalid_attributes_of_batch_norm_backward(change, error, message):
         )
 
 
-def test_invalid_tensors_of_batch_norm_backward():
-    src, diff_dst, mean, variance, gamma = tensors(SHAPES[2], "f32")
-    call = onedsl_torch.batch_norm_backward
-    with pytest.raises(TypeError, match=r"src must be .*, got NoneType"):
-        call(None, diff_dst, mean, variance, gamma, epsilon=EPSILON)
-    with pytest.raises(TypeError, match="diff_dst must be f32 like src"):
-        call(src, diff_dst.bfloat16(), mean, variance, gamma, epsilon=EPSILON)
+@modes
+def test_invalid_tensors_of_batch_norm_backward(train):
+    src, diff_dst, *vectors = tensors(SHAPES[2], "f32")
+    call = functools.partial(
+        onedsl_torch.batch_norm_backward,
+        epsilon=EPSILON,
+        statistics="batch" if train else "frozen",
+    )
+    with pytest.raises((ValueError, RuntimeError), match=r"is not the input's \(diff_dst\)"):
+        call(src, diff_dst.bfloat16(), *vectors)
+    for i, vector in enumerate(vectors):
+        for other in vector[:1], vector.double(), vector.long():
+            with pytest.raises((ValueError, RuntimeError), match="parameters and statistics"):
+                call(src, diff_dst, *vectors[:i], other, *vectors[i + 1 :])
     cut = torch.cat([src.new_zeros(9), src.flatten()])[9:].view(src.shape)
-    call(cut, diff_dst, mean, variance, gamma, epsilon=EPSILON)
+    call(cut, diff_dst, *vectors)
     gaps = src.repeat_interleave(2, -1)[..., ::2]
     gaps.untyped_storage().resize_(src.nbytes)
     cut.untyped_storage().resize_(0)
     for each in cut, gaps:  # regression: the process ended
-        with pytest.raises((TypeError, ValueError), match=r"^src must .* memory"):
-            call(each, diff_dst, mean, variance, gamma, epsilon=EPSILON)
-    with pytest.raises(NotImplementedError, match="onedsl::batch_norm_backward"):
-        call(*(t.to_sparse() for t in (src, diff_dst, mean, variance)), epsilon=EPSILON)
+        with pytest.raises((ValueError, RuntimeError), match=r"storage .*\(src\)"):
+            call(each, diff_dst, *vectors)
 
 
-def test_tensors_on_different_devices():
-    src, diff_dst, *rest = tensors(SHAPES[2], "f32")
-    with pytest.raises(RuntimeError, match="src's device"):
-        onedsl_torch.batch_norm_backward(src, diff_dst.to("meta"), *rest, epsilon=EPSILON)
-    meta = [t.to("meta") for t in (src, diff_dst, *rest)]
-    assert onedsl_torch.batch_norm_backward(*meta, epsilon=EPSILON).diff_src.is_meta
-    with pytest.raises(RuntimeError, match="one value per channel"):
-        onedsl_torch.batch_norm_backward(*meta[:2], meta[2][:1], *meta[3:], epsilon=EPSILON)
+@modes
+@pytest.mark.parametrize("shape", [(1, 3), (0, 3, 2), (4, 0, 2)], ids=str)
+def test_few_values(shape, train):
+    """PyTorch's own kernel ends the process for tensors without elements."""
+    problem = testing.random_problem(shape, data_format="NCX")
+    options = {"epsilon": EPSILON, "data_format": "NCX"}
+    options["statistics"] = "batch" if train else "frozen"
+    got = onedsl_torch.batch_norm_backward(*map(tensor, problem), **options)
+    testing.assert_close(got, testing.batch_norm_backward(*problem, **options))
 
 
 @pytest.mark.parametrize("mask", list(itertools.product([True, False], repeat=3)), ids=str)
@@ -376,8 +367,9 @@ def test_output_mask_is_that_of_pytorch(mask):
         assert torch.equal(second, torch.autograd.grad(kept, src)[0])
 
 
-@pytest.mark.parametrize("changed", range(5))
+@pytest.mark.parametrize("changed", [0, 1, 2, 4])
 def test_arguments_modified_before_the_second_derivative_raise(changed):
+    """But the variance, which the call converts."""
     arguments = tensors(SHAPES[2], "f32")
     arguments[0].requires_grad_()
     diff_src = onedsl_torch.batch_norm_backward(*arguments, epsilon=EPSILON).diff_src
@@ -387,13 +379,58 @@ def test_arguments_modified_before_the_second_derivative_raise(changed):
         diff_src.sum().backward()
 
 
+@modes
+def test_derivatives_of_every_order(train):
+    """Regression: from the third on, mean and variance were constants, as they are in PyTorch."""
+    problem = [t.double() for t in tensors((4, 3, 5, 2), "f32")]
+    src, diff_dst, *_, gamma = problem
+    axes = [0, 2, 3]
+    mean, variance = src.mean(axes), src.var(axes, correction=0)
+    options = {"epsilon": 1e-3, "statistics": "batch" if train else "frozen"}
+
+    def ours(src, diff_dst, gamma):
+        saved = mean.float(), variance.float()
+        return onedsl_torch.batch_norm_backward(src, diff_dst, *saved, gamma, **options)
+
+    def formulas(src, diff_dst, gamma):
+        m, v = (src.mean(axes), src.var(axes, correction=0)) if train else (mean, variance)
+        m, r, g = (t.view(-1, 1, 1) for t in (m, (v + 1e-3).rsqrt(), gamma))
+        xhat = (src - m) * r
+        diff_gamma, diff_beta = (diff_dst * xhat).sum(axes), diff_dst.sum(axes)
+        count = src.numel() / len(gamma)
+        projected = diff_beta.view(-1, 1, 1) + xhat * diff_gamma.view(-1, 1, 1)
+        return g * r * (diff_dst - train * projected / count), diff_gamma, diff_beta
+
+    def derivatives(function, dtype):
+        inputs = [t.to(dtype).requires_grad_() for t in (src, diff_dst, gamma)]
+        results = function(*inputs)
+        for _ in range(3):
+            total = sum((t * t.detach().sin() + t.square()).sum() for t in results)
+            results = torch.autograd.grad(total, inputs, create_graph=True, materialize_grads=True)
+            yield results
+
+    pairs = zip(derivatives(ours, torch.float32), derivatives(formulas, torch.float64), strict=True)
+    for order, (found, expected) in enumerate(pairs, 2):
+        for a, b in zip(found, expected, strict=True):
+            assert relative_error(a, b) < 2e-4, order
+
+
 @dynamo
-def test_the_function_compiles_to_one_graph():
-    problem = tensors((4, 5, 6, 7), "f32")
+@modes
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+def test_the_function_and_its_derivative_compile_to_one_graph(data_format, train):
+    problem = tensors((4, 5, 6, 5), "f32")
+    problem[0].requires_grad_()
+    options = {"data_format": data_format, "statistics": "batch" if train else "frozen"}
 
     def gradients(*tensors):
-        return onedsl_torch.batch_norm_backward(*tensors, epsilon=1e-5)
+        return onedsl_torch.batch_norm_backward(*tensors, epsilon=1e-5, **options)
+
+    def derivative(results):
+        return torch.autograd.grad(results[0].sin().sum(), problem[0])[0]
 
     compiled = torch.compile(gradients, fullgraph=True, backend="aot_eager")
-    for a, b in zip(compiled(*problem), gradients(*problem), strict=True):
+    found, expected = compiled(*problem), gradients(*problem)
+    for a, b in zip(found, expected, strict=True):
         assert torch.equal(a, b)
+    assert torch.allclose(derivative(found), derivative(expected), rtol=1e-4, atol=1e-5)

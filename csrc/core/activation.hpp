@@ -38,7 +38,6 @@ struct ActivationInfo {
   const char* parameter = "";
   double parameter_default = 0;
   std::pair<double, double> limits = {};
-  const char* onednn = "";  // its op in oneDNN's Graph API, if there is one
 };
 
 namespace activations {
@@ -48,12 +47,11 @@ constexpr std::array all = {
     ActivationInfo{"none", "", false},
     // The upper bound is 6 for ReLU6. oneDNN's op with a bound is Clamp.
     ActivationInfo{"relu", "ReLU", false, "clip", std::numeric_limits<double>::infinity(),
-                   positive_limits, "ReLU"},
-    ActivationInfo{"leaky_relu", "LeakyReLU", false, "negative_slope", 0.01, finite_limits,
-                   "LeakyReLU"},
+                   positive_limits},
+    ActivationInfo{"leaky_relu", "LeakyReLU", false, "negative_slope", 0.01, finite_limits},
     ActivationInfo{"silu", "SiLU", true},
-    ActivationInfo{"hardswish", "Hardswish", false, "", 0, {}, "HardSwish"},
-    ActivationInfo{"gelu", "GELU", true, "", 0, {}, "GELU"},
+    ActivationInfo{"hardswish", "Hardswish", false},
+    ActivationInfo{"gelu", "GELU", true},
     ActivationInfo{"gelu_tanh", "GELU (tanh)", true},
 };
 

@@ -17,7 +17,7 @@
 namespace onedsl {
 
 // Why a call is rejected. In the comments, "like" means like the first array of the same kind, of
-// tensors or of statistics.
+// tensors or of channel vectors (ports.hpp).
 enum class Reason : std::uint8_t {
   epsilon,          // not positive and finite in f32
   not_an_array,     // the caller has no View of it

@@ -118,7 +118,8 @@ class PortSet {
 using InputSet = PortSet<Input>;
 using OutputSet = PortSet<Output>;
 
-// Tensors have the shape and type of src; all other ports ("statistics") those of mean.
+// Tensors have the shape and type of src. All other ports, statistics and parameters, are channel
+// vectors: one value per channel, with the shape and type of mean.
 constexpr InputSet input_tensors(Input::src, Input::diff_dst, Input::residual, Input::dst);
 constexpr OutputSet output_tensors(Output::dst, Output::diff_src, Output::diff_residual);
 constexpr bool is_tensor(const Input port) noexcept { return input_tensors.has(port); }

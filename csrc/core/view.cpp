@@ -101,17 +101,17 @@ std::size_t merge(Steps* const axes, const std::size_t count, const std::size_t 
   return merged;
 }
 
-// Return whether an element is in a range. `axes` have ascending steps.
+// Return whether an element is in a range. `axes` have ascending steps. True if the elements of an
+// axis reach its next index: then there may be very many indices to try.
 bool touches_from(const std::uintptr_t at, const Steps* const axes, const std::size_t count,
-                  const std::size_t item, const Memory& range, int& work) noexcept {
-  if (--work < 0) return true;
+                  const std::size_t item, const Memory& range) noexcept {
   if (count == 0) return at < range.end && at + item > range.begin;
   const auto [step, size, rest] = axes[count - 1];
+  if (rest > step) return true;
   // Elements in the range begin before its end, and the last one of an index ends after its begin.
   std::uintptr_t i = at + rest > range.begin ? 0 : (range.begin - at - rest) / step + 1;
   for (; i < size && at + i * step < range.end; ++i) {
-    if (at + i * step >= range.begin) return true;
-    if (touches_from(at + i * step, axes, count - 1, item, range, work)) return true;
+    if (touches_from(at + i * step, axes, count - 1, item, range)) return true;
   }
   return false;
 }
@@ -137,9 +137,8 @@ bool View::overlaps(const View& other) const noexcept {
     }
   }
   const std::size_t merged = merge(axes.data(), count, size_of(type));
-  int work = 100'000;
   const Memory last{its->end - size_of(other.type), its->end};
-  return touches_from(own->begin, axes.data(), merged, size_of(type), last, work);
+  return touches_from(own->begin, axes.data(), merged, size_of(type), last);
 }
 
 }  // namespace onedsl

@@ -54,8 +54,8 @@ struct View {
   bool same_shape(const View& other) const noexcept;    // and type
   bool same_strides(const View& other) const noexcept;  // of arrays of the same shape
   bool same_memory(const View& other) const noexcept;   // of each element
-  // Return whether two elements share a byte. True if this is too hard to decide: in general it is
-  // NP-hard, so the work is bounded.
+  // Return whether two elements share a byte. True if this is hard to decide: arrays in the gaps of
+  // each other should have strides that divide each other.
   bool overlaps(const View& other) const noexcept;
 };
 

@@ -10,7 +10,7 @@
 #include "../core/convert_16bit.hpp"
 #include "../core/thread_limit.hpp"
 #include "engine.hpp"
-#include "fork_guard.hpp"
+#include "kernel_guard.hpp"
 
 namespace onedsl::onednn {
 namespace {
@@ -153,7 +153,6 @@ const GraphArray* find(const std::vector<GraphArray>& ports, const std::size_t i
 }  // namespace
 
 std::vector<PartitionTuple> partitions_of(const Nodes& nodes) {
-  const ForkGuard guard;
   return translate("partitioning the graph of " + kinds_of(nodes), [&] {
     std::vector<PartitionTuple> tuples;
     for (const dnnl::graph::partition& part : partition(nodes)) tuples.push_back(to_tuple(part));
@@ -170,13 +169,11 @@ CompiledGraph::CompiledGraph(Nodes nodes, const TensorTuples& inputs, const Tens
       name_(kinds_of(nodes_)),
       max_threads_(num_threads),
       num_threads_(num_threads) {
-  const ForkGuard guard;
   select_program(num_threads);
 }
 
 CompiledGraph::~CompiledGraph() {
-  const ForkGuard guard;
-  const KernelGuard kernel_guard;
+  const KernelGuard guard;
   programs_.clear();
 }
 
@@ -210,7 +207,7 @@ void CompiledGraph::select_program(const int num_threads) {
   if (found != programs_.end()) {
     programs_.splice(programs_.begin(), programs_, found);
   } else {
-    const KernelGuard kernel_guard;
+    const KernelGuard guard;
     programs_.push_front(compile(num_threads));
     if (programs_.size() > most_programs) programs_.pop_back();
   }
@@ -248,7 +245,6 @@ void CompiledGraph::assign_slots(Program& program) const {
 
 void CompiledGraph::execute(const std::vector<const void*>& inputs,
                             const std::vector<void*>& outputs, const int available) {
-  const ForkGuard guard;
   check_engine();
   const std::lock_guard<std::mutex> lock(mutex_);
   select_program(available);
@@ -295,7 +291,6 @@ void CompiledGraph::execute(const std::vector<const void*>& inputs,
 }
 
 std::vector<PartitionTuple> CompiledGraph::partitions() {
-  const ForkGuard guard;
   const std::lock_guard<std::mutex> lock(mutex_);
   return translate("inspecting the graph of " + name_, [&] {
     std::vector<PartitionTuple> tuples;

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "../core/operation.hpp"
-#include "../core/runnable_graph.hpp"
 #include "../core/types.hpp"
+#include "runnable_graph.hpp"
 
 // Graphs of oneDNN's Graph API. Nothing here works around limits of oneDNN: see onedsl/graph.
 namespace onedsl::onednn {

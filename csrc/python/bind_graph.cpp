@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "../core/check.hpp"
-#include "../core/runnable_graph.hpp"
 #include "../onednn/graph.hpp"
+#include "../onednn/runnable_graph.hpp"
 #include "arrays.hpp"
 #include "bindings.hpp"
 #include "gil.hpp"
@@ -78,12 +78,12 @@ void bind_graph(py::module_& module) {
     }
     return all;
   });
-  py::class_<RunnableGraph>(module, "RunnableGraph", created_by_functions)
+  py::class_<RunnableGraph>(module, "RunnableGraph")
       .def(
           "run",
           [](RunnableGraph& self, const py::tuple& arrays,
              const std::vector<std::optional<std::size_t>>& in_place) {
-            return to_python(run_on(self, arrays, in_place));
+            return run_on(self, arrays, in_place);
           },
           py::arg("arrays"), py::arg("in_place"), py::pos_only());
 }

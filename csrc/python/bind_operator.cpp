@@ -23,7 +23,7 @@ namespace {
 // Returns the fields of Signature in onedsl/tensors/ports.py, with those of Port.
 py::tuple signature_info(const Signature& signature) {
   py::list inputs, outputs, all_or_none, alternatives;
-  const auto kind = [](const auto port) { return is_tensor(port) ? "tensor" : "statistic"; };
+  const auto kind = [](const auto port) { return is_tensor(port) ? "tensor" : "channel vector"; };
   signature.inputs.for_each([&](const Input port) {
     inputs.append(py::make_tuple(name_of(port), kind(port), signature.optional_inputs.has(port)));
   });
@@ -160,8 +160,7 @@ void bind_operator(py::module_& module) {
     py::dict all;
     for (const ActivationInfo& info : activations::all) {
       if (&info == &info_of(Activation::none)) continue;
-      all[info.id] = py::make_tuple(info.name, info.parameter, info.parameter_default, info.limits,
-                                    info.onednn);
+      all[info.id] = py::make_tuple(info.name, info.parameter, info.parameter_default, info.limits);
     }
     return all;
   });
@@ -171,7 +170,7 @@ void bind_operator(py::module_& module) {
       all[signature.id] = signature_info(signature);
     return all;
   });
-  py::class_<NamedRejection>(module, "Rejection", py::is_final(), created_by_functions)
+  py::class_<NamedRejection>(module, "Rejection", py::is_final())
       .def_readonly("reason", &NamedRejection::reason)
       .def_readonly("port", &NamedRejection::port)
       .def_readonly("other", &NamedRejection::other)
@@ -180,12 +179,10 @@ void bind_operator(py::module_& module) {
   module.def("geometry", &geometry, py::arg("shape"), py::arg("strides"),
              py::arg("channel_axis") = py::none(), py::arg("item_stride") = 1, py::pos_only());
 
-  // Without arguments by keyword: pybind11 compares their names with strings that it allocates,
-  // without checking that there was memory for them.
   module.def("make_operator", &make_operator, py::arg("schema"), py::arg("name"),
              py::arg("epsilon"), py::arg("frozen"), py::arg("channel_axis"), py::arg("momentum"),
              py::arg("activation"), py::arg("parameter"), py::pos_only());
-  py::class_<Operator>(module, "Operator", py::is_final(), created_by_functions)
+  py::class_<Operator>(module, "Operator", py::is_final())
       .def("run", &Operator::run, py::arg("inputs"), py::arg("all_outputs").noconvert(),
            py::arg("out").none(true), py::arg("results_like") = py::none(), py::pos_only())
       .def("reduce", &Operator::reduce, py::arg("inputs"), py::pos_only())

@@ -3,7 +3,6 @@
 #include <pybind11/pybind11.h>
 
 #include <exception>
-#include <stdexcept>
 
 #include "bindings.hpp"
 
@@ -42,9 +41,6 @@ void bind_errors(py::module_& module) {
     } catch (const onednn::OneDNNError& error) {
       const py::handle type = type_of(error);
       PyErr_SetObject(type.ptr(), type(error.what(), error.status).ptr());
-    } catch (const std::runtime_error&) {
-      // pybind11 throws one if Python has no memory for an object, and leaves Python's error set.
-      if (PyErr_ExceptionMatches(PyExc_MemoryError) == 0) throw;
     }
   });
 }

@@ -13,7 +13,6 @@
 #include "../bench/triad.hpp"
 #include "../core/call.hpp"
 #include "../core/geometry.hpp"
-#include "../core/malloc_settings.hpp"
 #include "../core/operation.hpp"
 #include "../core/threads.hpp"
 #include "../native/cpu.hpp"
@@ -46,7 +45,7 @@ void bind_types(py::module_& module) {
 // ---- Arrays ----
 
 void bind_dlpack(py::module_& module) {
-  py::class_<Producer>(module, "Producer", py::is_final(), created_by_functions)
+  py::class_<Producer>(module, "Producer", py::is_final())
       .def(
           "__dlpack__",
           [](const Producer& self, const py::object&, const py::object& max_version,
@@ -106,20 +105,18 @@ void bind_capabilities(py::module_& module) {
   module.def("last_cache_bytes", [] { return native::this_machine().cache.bytes; });
   module.def("max_threads", &max_threads);
   module.def("triad", &run_triad);
-  module.def("malloc_is_glibcs", &malloc_is_glibcs);
-  module.def("keep_memory", &keep_memory, py::arg("keep"), py::arg("one_arena"), py::pos_only());
 }
 
 // ---- Frameworks ----
 
 struct TorchUse {
-  const std::uint64_t number = torch::begin_use();
-  void end() const noexcept { torch::end_use(number); }
+  TorchUse() noexcept { torch::begin_use(); }
+  static void end() noexcept { torch::end_use(); }
 };
 
 void bind_frameworks(py::module_& module) {
   module.def("register_torch_ops", &torch::register_onedsl_ops);
-  module.def("torch_ops", [] { return to_python(torch::overridden_ops()); });
+  module.def("torch_ops", &torch::overridden_ops);
   module.def("register_pytorchs_kernels", &torch::register_pytorchs_kernels, py::arg("library"),
              py::pos_only());
   module.def("override_torch_kernels", &torch::override_pytorch, py::arg("ops"), py::pos_only());

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "../onednn/engine.hpp"
-#include "../onednn/fork_guard.hpp"
 #include "../onednn/graph.hpp"
 #include "arrays.hpp"
 #include "bindings.hpp"
@@ -36,38 +35,25 @@ void bind_onednn(py::module_& module) {
   module.def("build_hash", &onednn::build_hash);
   module.def("cpu_isa", &onednn::cpu_isa);
   module.def("missing_isa", &onednn::missing_isa, py::arg("data"), py::pos_only());
-  module.def(
-      "make_engine",
-      [] {
-        const onednn::ForkGuard guard;
-        onednn::cpu_engine();
-      },
-      py::call_guard<ReleasedGil>());  // safe: oneDNN uses no Python objects
+  module.def("make_engine", [] { without_gil(&onednn::cpu_engine); });
 }
 
 void bind_graphs(py::module_& module) {
   module.def(
       "graph_partitions",
-      [](const Nodes& nodes) {
-        return to_python(without_gil([&] { return onednn::partitions_of(nodes); }));
-      },
+      [](const Nodes& nodes) { return without_gil([&] { return onednn::partitions_of(nodes); }); },
       py::arg("nodes"), py::pos_only());
 
-  py::class_<CompiledGraph, RunnableGraph>(module, "CompiledGraph", py::is_final(),
-                                           created_by_functions)
+  py::class_<CompiledGraph, RunnableGraph>(module, "CompiledGraph", py::is_final())
       .def_property_readonly("num_threads", &CompiledGraph::num_threads)
-      .def("partitions", [](CompiledGraph& self) {
-        return to_python(without_gil([&] { return self.partitions(); }));
-      });
+      .def("partitions",
+           [](CompiledGraph& self) { return without_gil([&] { return self.partitions(); }); });
   module.def(
       "compile_graph",
       [](Nodes nodes, const TensorTuples& inputs, const TensorTuples& outputs,
          CompiledGraph::Constants constants, const int num_threads) {
-        auto graph = std::make_unique<CompiledGraph>(std::move(nodes), inputs, outputs,
-                                                     std::move(constants), num_threads);
-        // Python owns it. If there is no memory for the object, pybind11 would free a unique_ptr's
-        // twice.
-        return graph.release();
+        return std::make_unique<CompiledGraph>(std::move(nodes), inputs, outputs,
+                                               std::move(constants), num_threads);
       },
       py::call_guard<ReleasedGil>(), py::arg("nodes"), py::arg("inputs"), py::arg("outputs"),
       py::arg("constants"), py::arg("num_threads"), py::pos_only());

@@ -10,7 +10,7 @@
 
 #include "../core/check.hpp"
 #include "../core/run_log.hpp"
-#include "../core/runnable_graph.hpp"
+#include "../onednn/runnable_graph.hpp"
 #include "arrays.hpp"
 
 // Calls from Python. A call whose arguments are invalid returns a Rejection, for which

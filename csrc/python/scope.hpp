@@ -6,13 +6,12 @@
 #include <memory>
 #include <optional>
 
-#include "bindings.hpp"
-
 namespace onedsl {
 
 // An object of Python, where something has begun that ends when it is closed, by its `with` block
-// or by close(), or, unless until_closed is set, when it is destroyed. To the interpreter, each of
-// these is a single step, which an interrupt cannot divide.
+// or by close(), or, unless until_closed is set, when it is destroyed, as a report is. Not a class
+// in Python: an interrupt (Control-C in a notebook) could come between two of its statements, and
+// the kernels or the log would stay in use.
 template <class Begun>
 class Scope {
  public:
@@ -45,13 +44,11 @@ void bind_scope(pybind11::module_& module, const char* const name, const char* c
   namespace py = pybind11;
   using Class = Scope<Begun>;
   module.def(function, [](const Arguments&... arguments) {
-    // Begins last: without memory for the object, pybind11 would not destroy the scope.
-    py::object scope =
-        to_python(std::make_unique<Class>().release(), py::return_value_policy::take_ownership);
-    scope.cast<Class&>().begin(arguments...);
+    auto scope = std::make_unique<Class>();
+    scope->begin(arguments...);
     return scope;
   });
-  py::class_<Class>(module, name, py::is_final(), created_by_functions)
+  py::class_<Class>(module, name, py::is_final())
       .def_readwrite("until_closed", &Class::until_closed)
       .def("close", &Class::close)
       .def("__enter__", [](const py::object& self) { return self; })

@@ -27,7 +27,8 @@ void reject(const ArgumentNames& names, const Rejection& found) {
 void check_arguments(const ArgumentNames& names, TensorCall& call) {
   CallRules rules = rules_of(call.operation);
   rules.statistics_like_src = false;
-  if (call.pass != Pass::both) rules.min_values = 0;  // other parts have more
+  // A gradient needs no values, and other parts of a batch have more.
+  if (!signature_of(call.operation).is_forward() || call.pass != Pass::both) rules.min_values = 0;
   if (const auto found = check_call(rules, present(call.tensors), &empty_like_strides, call)) {
     reject(names, *found);
   }

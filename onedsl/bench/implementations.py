@@ -24,7 +24,7 @@ Tensors = Mapping[str, Array]
 # Okabe and Ito's colors, which color-blind readers can distinguish.
 COLORS = {"PyTorch": "#8a8a8a", "oneDNN": "#0072B2", "onedsl": "#D55E00"}
 """Colors of the implementations in pictures."""
-BACKENDS: dict[str, Literal["native", "onednn"]] = {"onedsl": "native", "oneDNN": "onednn"}
+BACKENDS: dict[str, Literal["auto", "onednn"]] = {"onedsl": "auto", "oneDNN": "onednn"}
 EPSILON = 1e-5
 MAX_COPIES = 64
 MOMENTUM = 0.1

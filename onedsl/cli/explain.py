@@ -25,7 +25,7 @@ Lines = Iterator[tuple[str, str]]
 @click.command(short_help="Show what runs for a tensor, why, and how fast.")
 @click.argument("shape", type=options.shape)
 @options.tensor_options
-@options.choice("--backend", "backend", ("native", "onednn"), "What computes the gradient.")
+@options.choice("--backend", "backend", ("auto", "onednn"), "What computes the gradient.")
 @options.seconds(0.5)
 def explain(
     shape: tuple[int, ...],

@@ -84,7 +84,7 @@ def _is_empty(op: GraphOp) -> bool:
 
 def statistics_of(op: GraphOp) -> list[LogicalTensor]:
     """Return the statistics of an op."""
-    return [tensor for _, _, port, tensor in ports_of(op) if port.kind == "statistic"]
+    return [tensor for _, _, port, tensor in ports_of(op) if port.kind == "channel vector"]
 
 
 def _span(tensor: LogicalTensor) -> int:

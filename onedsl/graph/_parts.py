@@ -30,7 +30,7 @@ class OpKind(NamedTuple):
     @property
     def is_batch_norm(self) -> bool:
         """Whether the op has statistics. The others are elementwise."""
-        return any(port.kind == "statistic" for port in self.ports.inputs)
+        return any(port.kind == "channel vector" for port in self.ports.inputs)
 
 
 def _kind(operation: str, inputs: str, outputs: str, attributes: str) -> OpKind:

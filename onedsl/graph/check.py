@@ -135,7 +135,7 @@ def _tensor_problems(op: GraphOp, port: Port, tensor: LogicalTensor) -> Iterator
         first = KINDS[op.kind].ports.inputs[0].name
         yield f"have shape {src}, like {first}, got {shape}"
     channels = op.data_format.channels_of(src)
-    if port.kind == "statistic" and shape != channels:
+    if port.kind == "channel vector" and shape != channels:
         yield f"have shape {channels}, one value per channel of src, got {shape}"
     if len(strides) != len(shape):
         yield f"have a stride of {len(shape)} integers, as its shape, got {strides}"

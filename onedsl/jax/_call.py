@@ -75,7 +75,7 @@ def backward(
     gamma: jax.Array | None,
     beta: jax.Array | None,
     residual: jax.Array | None,
-) -> BatchNormActGradients[jax.Array, jax.Array | None]:
+) -> BatchNormActGradients[jax.Array]:
     """Compute the gradients. Without an activation, beta and residual must be None."""
     inputs = {"src": src, "diff_dst": diff_dst, "mean": mean, "variance": variance}
     if attributes.activation is None:

@@ -94,7 +94,7 @@ def backward(
     *inputs: Any,
     sums: tuple[Array, Array] | None = None,
     mesh_axes: MeshAxes = (),
-) -> BatchNormActGradients[Array, Array | None]:
+) -> BatchNormActGradients[Array]:
     """Compute the gradients. `sums` are diff_gamma and diff_beta in f32, if known."""
     src, diff_dst, mean, variance, gamma, beta, residual = inputs
     axes, shape = summed_axes_and_shape(attributes, src)

@@ -22,6 +22,15 @@ OpRow = tuple[str, Mapping[str, Any], Sequence[str], Sequence[str]]
 core's ports are tensors between two ops."""
 
 
+ACTIVATION_KINDS = {
+    "relu": "ReLU",
+    "leaky_relu": "LeakyReLU",
+    "hardswish": "HardSwish",
+    "gelu": "GELU",
+}
+"""The kinds of ops for activations. oneDNN has none for the others."""
+
+
 def batch_norm(operator: ChannelOperator[Any], operation: str, **renamed: str) -> OpRow:
     """Return an operator's batch norm, an operation. `renamed` are its ports on other tensors."""
     ports = signature(operation)
@@ -38,8 +47,8 @@ def batch_norm(operator: ChannelOperator[Any], operation: str, **renamed: str) -
 def activation(operator: ChannelOperator[Any]) -> tuple[str, dict[str, Any]]:
     """Return the kind and the attributes of oneDNN's op for an operator's activation."""
     name, parameter = operator._activation
-    kind = ACTIVATIONS[name].onednn
-    if not kind:
+    kind = ACTIVATION_KINDS.get(name)
+    if kind is None:
         raise UnsupportedError(f"oneDNN's Graph API has no op for {name}", "unimplemented")
     if name == "leaky_relu":
         return kind, {"alpha": ACTIVATIONS[name].default if parameter is None else parameter}

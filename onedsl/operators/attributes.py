@@ -32,8 +32,6 @@ class ActivationInfo(NamedTuple):
     """The value of the attribute if it is None."""
     limits: tuple[float, float]
     """What the attribute must lie between."""
-    onednn: str
-    """oneDNN's op, or "" if its Graph API has none."""
 
 
 ACTIVATIONS = {name: ActivationInfo(*row) for name, row in _core.activations().items()}
@@ -114,6 +112,7 @@ PARSERS: dict[str, Callable[[object], Any]] = {
 
 # "auto" is never oneDNN: it sums in f32 one element after the other, so that its error exceeds the
 # tolerance of 1e-6 at some thousand elements per channel; and on most layouts it is slower.
+# "native" is an older name of "auto".
 _BACKENDS: dict[object, bool] = {"auto": False, "native": False, "onednn": True}
 
 
@@ -122,7 +121,7 @@ def parse_backend(value: object) -> bool:
     try:
         return _BACKENDS[value]
     except (KeyError, TypeError):
-        raise ValueError(f'backend must be "auto", "onednn" or "native", got {value!r}') from None
+        raise ValueError(f'backend must be "auto" or "onednn", got {value!r}') from None
 
 
 StatisticsKind = Literal["batch", "frozen"]

@@ -115,7 +115,7 @@ class Operator(Generic[Result]):
     def _run_onednn(self, inputs: Arrays, all_outputs: bool, out: Any, results_like: object) -> Any:
         """Run a call on oneDNN, or return the core's `_core.Rejection`."""
         raise UnsupportedError(
-            'oneDNN\'s Graph API has no op for frozen statistics; use backend="native" or "auto"',
+            'oneDNN\'s Graph API has no op for frozen statistics; use backend="auto"',
             "unimplemented",
         )
 
@@ -360,7 +360,7 @@ def _compile_call(
             num_threads,
         )
     except UnsupportedError as error:
-        remedy = '. Use backend="native" or "auto", which run on any x86-64 CPU'
+        remedy = '. Use backend="auto", which runs on any x86-64 CPU'
         raise UnsupportedError(f"{error}{remedy}", error.status) from None
     record = run_record(
         type(operator).__name__,

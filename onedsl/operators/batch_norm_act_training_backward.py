@@ -2,12 +2,12 @@
 
 # No annotations from __future__ here: pdoc would not find the types of the result's fields.
 
-from typing import Any, Generic, Literal, overload
+from typing import Any, Generic
 
-from .._compat import NamedTuple, default_arguments
+from .._compat import NamedTuple
 from ..graph import Graph
 from ..runtime.errors import UnsupportedError
-from ..tensors.arrays import AnyArray, ResidualArray, SrcArray
+from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import DType
 from ..tensors.options import Activation, Backend
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
@@ -19,8 +19,7 @@ from .schema import OpSchema
 Out = tuple[AnyArray, AnyArray, AnyArray, AnyArray | None]
 
 
-@default_arguments
-class BatchNormActGradients(NamedTuple, Generic[SrcArray, ResidualArray]):
+class BatchNormActGradients(NamedTuple, Generic[SrcArray]):
     """The outputs of `BatchNormActTrainingBackward`."""
 
     diff_src: SrcArray
@@ -29,7 +28,7 @@ class BatchNormActGradients(NamedTuple, Generic[SrcArray, ResidualArray]):
     """Gradient with respect to gamma: shape (C,), mean's dtype."""
     diff_beta: Any
     """Gradient with respect to beta: shape (C,), mean's dtype."""
-    diff_residual: ResidualArray = None  # type: ignore[assignment]
+    diff_residual: SrcArray | None = None
     """Gradient with respect to the residual, like diff_src, or None if it was not requested."""
 
 
@@ -121,55 +120,6 @@ class BatchNormActTrainingBackward(ActOperator[BatchNormActGradients]):
             negative_slope=negative_slope,
         )
 
-    @overload
-    def __call__(
-        self,
-        src: SrcArray,
-        diff_dst: AnyArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        gamma: AnyArray | None = None,
-        beta: AnyArray | None = None,
-        residual: None = None,
-        dst: AnyArray | None = None,
-        *,
-        diff_residual: Literal[False] | None = None,
-        out: Out | None = None,
-        backend: Backend = "auto",
-    ) -> BatchNormActGradients[SrcArray, None]: ...
-    @overload
-    def __call__(
-        self,
-        src: SrcArray,
-        diff_dst: AnyArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        gamma: AnyArray | None = None,
-        beta: AnyArray | None = None,
-        residual: AnyArray = ...,
-        dst: None = None,
-        *,
-        diff_residual: Literal[True] | None = None,
-        out: Out | None = None,
-        backend: Backend = "auto",
-    ) -> BatchNormActGradients[SrcArray, SrcArray]: ...
-    @overload
-    def __call__(
-        self,
-        src: SrcArray,
-        diff_dst: AnyArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        gamma: AnyArray | None = None,
-        beta: AnyArray | None = None,
-        residual: AnyArray | None = None,
-        dst: AnyArray | None = None,
-        *,
-        diff_residual: Literal[True],
-        out: Out | None = None,
-        backend: Backend = "auto",
-    ) -> BatchNormActGradients[SrcArray, SrcArray]: ...
-    @overload
     def __call__(
         self,
         src: SrcArray,
@@ -184,22 +134,7 @@ class BatchNormActTrainingBackward(ActOperator[BatchNormActGradients]):
         diff_residual: bool | None = None,
         out: Out | None = None,
         backend: Backend = "auto",
-    ) -> BatchNormActGradients[SrcArray, SrcArray | None]: ...
-    def __call__(
-        self,
-        src: SrcArray,
-        diff_dst: AnyArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        gamma: AnyArray | None = None,
-        beta: AnyArray | None = None,
-        residual: AnyArray | None = None,
-        dst: AnyArray | None = None,
-        *,
-        diff_residual: bool | None = None,
-        out: Out | None = None,
-        backend: Backend = "auto",
-    ) -> BatchNormActGradients[SrcArray, Any]:
+    ) -> BatchNormActGradients[SrcArray]:
         """Compute the gradients.
 
         Parameters

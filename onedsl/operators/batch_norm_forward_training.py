@@ -127,8 +127,8 @@ class BatchNormForwardTraining(ChannelOperator[BatchNormForward]):
         out : tuple of five arrays, optional
             Writable arrays in the order of the results, with their shapes and dtypes. dst may be
             src itself; any other overlap is an error.
-        backend : {"auto", "onednn", "native"}
-            oneDNN (``"onednn"``), or onedsl's own kernels (``"auto"`` and ``"native"``).
+        backend : {"auto", "onednn"}
+            onedsl's own kernels, or oneDNN.
 
         Returns
         -------

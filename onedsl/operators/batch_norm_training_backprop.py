@@ -2,10 +2,10 @@
 
 # No annotations from __future__ here: pdoc would not find the types of the result's fields.
 
-from typing import Generic, Literal
+from typing import Any, Generic, Literal
 
-from .._compat import NamedTuple, default_arguments
-from ..tensors.arrays import AnyArray, SrcArray, SumArray
+from .._compat import NamedTuple
+from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.options import Backend
 from ..tensors.spec import DataFormat, DataFormatLike
 from .base import ChannelOperator
@@ -13,16 +13,15 @@ from .batch_norm_training_backward import Out
 from .schema import OpSchema
 
 
-@default_arguments
-class BatchNormDeltas(NamedTuple, Generic[SrcArray, SumArray]):
+class BatchNormDeltas(NamedTuple, Generic[SrcArray]):
     """The outputs of `BatchNormTrainingBackprop`. Those that were not requested are None."""
 
     input_delta: SrcArray
     """Gradient with respect to input_forward: an array with its type, shape, dtype and layout."""
-    gamma_delta: SumArray = None  # type: ignore[assignment]
-    """Gradient with respect to gamma: shape (C,), mean's dtype."""
-    beta_delta: SumArray = None  # type: ignore[assignment]
-    """Gradient with respect to beta: shape (C,), mean's dtype."""
+    gamma_delta: Any = None
+    """Gradient with respect to gamma: shape (C,), mean's dtype; or None."""
+    beta_delta: Any = None
+    """Gradient with respect to beta: shape (C,), mean's dtype; or None."""
 
 
 _NAMES = {"src": "input_forward", "diff_dst": "output_delta"}

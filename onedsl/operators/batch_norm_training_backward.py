@@ -2,11 +2,11 @@
 
 # No annotations from __future__ here: pdoc would not find the types of the result's fields.
 
-from typing import Generic, Literal, overload
+from typing import Any, Generic, Literal
 
-from .._compat import NamedTuple, default_arguments
+from .._compat import NamedTuple
 from ..graph import Graph
-from ..tensors.arrays import AnyArray, SrcArray, SumArray
+from ..tensors.arrays import AnyArray, SrcArray
 from ..tensors.dtypes import DType
 from ..tensors.options import Backend
 from ..tensors.spec import DataFormat, DataFormatLike, TensorSpec
@@ -17,16 +17,15 @@ from .totals import BatchNormSums
 Out = tuple[AnyArray, AnyArray | None, AnyArray | None]
 
 
-@default_arguments
-class BatchNormGradients(NamedTuple, Generic[SrcArray, SumArray]):
+class BatchNormGradients(NamedTuple, Generic[SrcArray]):
     """The outputs of `BatchNormTrainingBackward`. Those that were not requested are None."""
 
     diff_src: SrcArray
     """Gradient with respect to src: an array with its type, shape, dtype and order of axes."""
-    diff_gamma: SumArray = None  # type: ignore[assignment]
-    """Gradient with respect to gamma: shape (C,), mean's dtype."""
-    diff_beta: SumArray = None  # type: ignore[assignment]
-    """Gradient with respect to beta: shape (C,), mean's dtype."""
+    diff_gamma: Any = None
+    """Gradient with respect to gamma: shape (C,), mean's dtype; or None."""
+    diff_beta: Any = None
+    """Gradient with respect to beta: shape (C,), mean's dtype; or None."""
 
 
 SCHEMA = OpSchema.of("training_backward", BatchNormGradients, ignored="gamma")
@@ -92,32 +91,6 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
     def __init__(self, epsilon: float, data_format: DataFormatLike = DataFormat.NXC) -> None:
         super().__init__(SCHEMA, epsilon=epsilon, data_format=data_format)
 
-    @overload
-    def __call__(
-        self,
-        src: SrcArray,
-        diff_dst: AnyArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        gamma: AnyArray | None = None,
-        *,
-        outputs: Literal["all"] = "all",
-        out: Out | None = None,
-        backend: Backend = "auto",
-    ) -> BatchNormGradients[SrcArray]: ...
-    @overload
-    def __call__(
-        self,
-        src: SrcArray,
-        diff_dst: AnyArray,
-        mean: AnyArray,
-        variance: AnyArray,
-        gamma: AnyArray | None = None,
-        *,
-        outputs: Literal["diff_src"],
-        out: Out | None = None,
-        backend: Backend = "auto",
-    ) -> BatchNormGradients[SrcArray, None]: ...
     def __call__(
         self,
         src: SrcArray,
@@ -148,8 +121,8 @@ class BatchNormTrainingBackward(ChannelOperator[BatchNormGradients]):
         out : tuple of three arrays, optional
             Writable arrays in the order of the results, with their shapes and dtypes; None for what
             is not computed. diff_src may be diff_dst itself. Any other overlap is an error.
-        backend : {"auto", "onednn", "native"}
-            oneDNN (``"onednn"``), or onedsl's own kernels (``"auto"`` and ``"native"``).
+        backend : {"auto", "onednn"}
+            onedsl's own kernels, or oneDNN.
 
         Returns
         -------

@@ -18,9 +18,9 @@ class BatchNormalizationGradients(NamedTuple, Generic[SrcArray]):
     output_gradient: SrcArray
     """Gradient with respect to input: an array with its type, shape, dtype and order of axes."""
     output_scale_gradient: Any = None
-    """Gradient with respect to scale: mean's shape and dtype."""
+    """Gradient with respect to scale: mean's shape and dtype; or None."""
     output_bias_gradient: Any = None
-    """Gradient with respect to the bias: mean's shape and dtype."""
+    """Gradient with respect to the bias: mean's shape and dtype; or None."""
 
 
 SCHEMA = OpSchema.of(
@@ -131,8 +131,8 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
             Writable arrays in the order of the results, with their shapes and dtypes; None for what
             is not computed. output_gradient may be input_gradient itself; any other overlap is an
             error.
-        backend : {"auto", "onednn", "native"}
-            onedsl's own kernels run (``"auto"`` and ``"native"``). ``"onednn"`` is unsupported.
+        backend : {"auto", "onednn"}
+            onedsl's own kernels run. ``"onednn"`` is unsupported.
 
         Returns
         -------

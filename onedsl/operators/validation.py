@@ -190,7 +190,7 @@ class RejectedCall:
 
     def _layout(self, name: str) -> str:
         src, array = self._src, self._array(name)
-        if self._kinds[name] == "statistic":
+        if self._kinds[name] == "channel vector":
             return f"must be contiguous, got strides {array.strides} in bytes"
         expected = f"the strides (in bytes) {self._array(src).strides} of {src}"
         steps = [step for step, n in zip(array.strides, array.shape, strict=True) if n > 1]

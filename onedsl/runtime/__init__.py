@@ -1,1 +1,1 @@
-"""The run log, text of unknown origin, and errors."""
+"""What the extensions need from Python: exceptions, the run log, the import of `_onednn`."""

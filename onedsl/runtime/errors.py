@@ -26,7 +26,7 @@ class OneDNNError(RuntimeError):
 class UnsupportedError(OneDNNError, NotImplementedError):
     """oneDNN has no kernel for these types on this CPU, this shape or this graph.
 
-    The message has the reason. ``backend="native"`` runs every valid call of an operator.
+    The message has the reason. ``backend="auto"`` runs every valid call of an operator.
     """
 
 

@@ -33,12 +33,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as _TypeVar
 
     SrcArray = _TypeVar("SrcArray", bound=AnyArray, default=Any)
-    # Any: shape and dtype are not those of src, which types such as NDArray[np.float32] state.
-    SumArray = _TypeVar("SumArray", default=Any)
-    ResidualArray = _TypeVar("ResidualArray", default=Any)
 else:  # Python 3.13 is the first one whose TypeVar has defaults
-    SrcArray, SumArray = TypeVar("SrcArray"), TypeVar("SumArray")
-    ResidualArray = TypeVar("ResidualArray")
+    SrcArray = TypeVar("SrcArray")
 
 
 def as_numpy(name: str, value: object, *, is_output: bool = False) -> Array:

@@ -13,8 +13,8 @@ class Port:
     """An input or an output of an operation."""
 
     name: str
-    kind: Literal["tensor", "statistic"] = "tensor"
-    """Tensors have the shape, dtype and strides of the first input, statistics those of mean."""
+    kind: Literal["tensor", "channel vector"] = "tensor"
+    """Tensors have shape, dtype and strides of the first input, channel vectors those of mean."""
     optional: bool = False
     """Whether a call may omit this input, or does not always compute this output."""
     in_place: str = ""

@@ -76,7 +76,7 @@ def assert_close(
         terms. Errors are then compared with the largest element of each array.
     factor : float
         A factor by which all tolerances are multiplied.
-    backend : {"auto", "onednn", "native"}
+    backend : {"auto", "onednn"}
         The backend that computed the results. Pass "onednn" for another implementation that sums in
         f32, too.
 
@@ -88,7 +88,7 @@ def assert_close(
         If names, dtypes or shapes of actual are not those of results, or if it has no array.
     """
     if not isinstance(backend, str) or backend not in get_args(Backend):
-        raise ValueError(f'backend must be "auto", "onednn" or "native", got {backend!r}')
+        raise ValueError(f'backend must be "auto" or "onednn", got {backend!r}')
     if not (is_number(factor) and factor >= 0):
         raise ValueError(f"factor must be a number of at least 0, got {factor!r}")
     members = _members(actual, expected)

@@ -232,8 +232,7 @@ def _gradients(
     mean, variance and gamma broadcast to x. Sums are over the axes where they do.
     """
     _check("statistics", statistics in ("batch", "frozen"), "'batch' or 'frozen'", statistics)
-    sizes = zip(mean.shape, x.shape, strict=True)
-    axes = tuple(axis for axis, (size, full) in enumerate(sizes) if size != full)
+    axes = _terms.summed_axes(x, mean)
     rstd = _rstd(variance, epsilon)
     xhat = (x - mean) * rstd
     diff_beta: Float64 = np.sum(dy, axis=axes, keepdims=True)

@@ -79,6 +79,12 @@ def attach(result: AnyResult, terms: Sequence[Terms]) -> AnyResult:
     return result
 
 
+def summed_axes(x: Float64, statistic: Float64) -> tuple[int, ...]:
+    """Return the axes along which a statistic broadcasts to x."""
+    sizes = zip(statistic.shape, x.shape, strict=True)
+    return tuple(axis for axis, (size, full) in enumerate(sizes) if size != full)
+
+
 def of_gradients(
     x: Float64,
     dy: Float64,
@@ -94,8 +100,7 @@ def of_gradients(
 
     `of_dy` are the terms of dy, if it is computed, too.
     """
-    sizes = zip(mean.shape, x.shape, strict=True)
-    axes = tuple(axis for axis, (size, full) in enumerate(sizes) if size != full)
+    axes = summed_axes(x, mean)
     rstd = 1 / np.sqrt(variance + epsilon)
     scale, xhat = np.abs(gamma * rstd), (x - mean) * rstd
     factor = np.abs(xhat) + PIVOT * np.abs(mean) * rstd

@@ -28,8 +28,7 @@ For people who write models and layers:
   in one layer, in eager mode as well.
 - `SyncBatchNorm` is torch.nn.SyncBatchNorm for CPUs. Its statistics are those of the batches of all
   processes that train together.
-- `batch_norm_backward` is the gradient alone, the custom op
-  ``torch.ops.onedsl.batch_norm_backward``.
+- `batch_norm_backward` is the gradient alone, which can be differentiated again.
 
 `enable` also lets PyTorch use huge pages, if it is called before the first tensor. Programs with
 the compiler's backend or the layers alone set ``THP_MEM_ALLOC_ENABLE=1`` in the environment.

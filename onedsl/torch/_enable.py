@@ -7,6 +7,7 @@ import functools
 import gc
 import operator
 import sys
+import threading
 import warnings
 import weakref
 from collections.abc import Callable
@@ -18,14 +19,12 @@ from torch._guards import detect_fake_mode
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from .. import _core
-from ..runtime.fork_lock import ForkLock
 from ..runtime.import_errors import second_import_message
 from . import _huge_pages, _switch
 from ._context import call_outside_modes
 
 _registering: list[None] = []  # not empty during the call that registers the kernels
-# A fork waits for the registration, so that a child has all of it or none.
-_lock = ForkLock(_registering.clear)
+_lock = threading.RLock()  # of the first call: a forked child would wait for another thread's
 
 
 def _op(name: str) -> Any:
@@ -237,13 +236,14 @@ def enable(*, huge_pages: bool = True) -> _core.TorchUse:
         return _switch.ended_use()
     if huge_pages:
         _huge_pages.request()  # first, because the registration makes tensors
-    with _lock:
-        if not _registering:  # unless a signal handler has interrupted the registration
-            try:
-                _registering.append(None)
-                _register()
-            finally:
-                _registering.clear()
+    if not _register.cache_info().currsize:
+        with _lock:
+            if not _registering:  # unless a signal handler has interrupted the registration
+                try:
+                    _registering.append(None)
+                    _register()
+                finally:
+                    _registering.clear()
     use = _core.begin_torch_use()
     use.until_closed = True  # the last step: an interrupt before it ends the use
     return use

@@ -1,19 +1,18 @@
-"""The gradient as a custom op of ``torch.library``, and the derivative of the gradient."""
+"""The gradient of batch normalization as a function that can be differentiated."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from ..operators import attributes
-from ..operators.base import ChannelOperator
-from ..operators.batch_norm_training_backward import SCHEMA, BatchNormGradients
+from ..operators.attributes import parse_epsilon, parse_statistics
+from ..operators.batch_norm_training_backward import BatchNormGradients
 from ..tensors.spec import DataFormatLike, parse_data_format
+from ._operators import batch_norm_training_backward, reduce_gradient
 
 
 def batch_norm_backward(
@@ -31,9 +30,8 @@ def batch_norm_backward(
     """Compute the gradients of batch normalization.
 
     This function works in eager mode, under torch.compile and on fake tensors. Its results can be
-    differentiated once more, in reverse mode. That derivative treats mean and variance as functions
-    of src if `statistics` is ``"batch"``, and otherwise as constants. A third derivative is wrong
-    with ``"batch"``, as PyTorch's own is: it takes them for constants.
+    differentiated, in reverse mode. The derivatives treat mean and variance as functions of src if
+    `statistics` is ``"batch"``, and otherwise as constants.
 
     Parameters
     ----------
@@ -55,8 +53,8 @@ def batch_norm_backward(
     statistics : {"batch", "frozen"}
         Whether mean and variance are those of src (training) or constants (evaluation).
     output_mask : sequence of three bools
-        Whether to return diff_src, diff_gamma and diff_beta, as in PyTorch's own function. Without
-        both of the last two, their sums are not written; diff_src is always computed.
+        Whether to return diff_src, diff_gamma and diff_beta, as in PyTorch's own function. All
+        three are computed.
 
     Returns
     -------
@@ -66,8 +64,9 @@ def batch_norm_backward(
 
     Raises
     ------
-    TypeError, ValueError
-        If an argument is invalid.
+    TypeError, ValueError, RuntimeError
+        If an argument is invalid. Messages name the operators' arguments: inverse_stddev for
+        variance, and weight for gamma.
 
     Notes
     -----
@@ -76,118 +75,80 @@ def batch_norm_backward(
 
     Tensors of any strides are supported. They are not copied.
     """
-    epsilon = attributes.parse_epsilon(epsilon)
+    epsilon, of_batch = parse_epsilon(epsilon), parse_statistics(statistics) == "batch"
+    channel_axis = parse_data_format(data_format).channel_axis
     mask = tuple(output_mask) if isinstance(output_mask, Sequence) else ()
     if len(mask) != 3 or not all(isinstance(requested, bool) for requested in mask):
         raise ValueError(f"output_mask must be three bools, got {output_mask!r}")
-    sums = mask[1] or mask[2]
-    gradients = torch.ops.onedsl.batch_norm_backward(
-        src, diff_dst, mean, variance, gamma, epsilon, str(data_format), statistics, sums
-    )
-    every = (*gradients, None, None)[:3]
-    return BatchNormGradients(*(t if kept else None for t, kept in zip(every, mask, strict=True)))
+    vector_dtype = mean.dtype
+    if src.dtype is torch.bfloat16:  # the operators' vectors are float32
+        mean, variance = mean.float(), variance.float()
+        gamma = None if gamma is None else gamma.float()
+    # In float64, so that it is rounded once.
+    inverse_stddev = (variance.double() + epsilon).rsqrt().to(variance.dtype)
+    tensors = (t if channel_axis == 1 else t.movedim(-1, 1) for t in (diff_dst, src))
+    diff_src, *sums = _Gradients.apply(*tensors, mean, inverse_stddev, gamma, of_batch)
+    diff_src = diff_src if channel_axis == 1 else diff_src.movedim(1, -1)
+    gradients = diff_src, *(t.to(vector_dtype) for t in sums)
+    pairs = zip(gradients, mask, strict=True)
+    return BatchNormGradients(*(t if requested else None for t, requested in pairs))
 
 
-# `sums` selects whether diff_gamma and diff_beta are computed.
-torch.library.define(
-    "onedsl::batch_norm_backward",
-    "(Tensor src, Tensor diff_dst, Tensor mean, Tensor variance, Tensor? gamma, float epsilon, "
-    "str data_format, str statistics, bool sums) -> Tensor[]",
-)
+class _Gradients(torch.autograd.Function):
+    """The gradients by onedsl's operators, and their derivatives by `_formulas`."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
+        """Compute diff_src, diff_gamma and diff_beta. The channels are the second axis."""
+        *tensors, ctx.of_batch = arguments
+        ctx.save_for_backward(*tensors)
+        if ctx.of_batch:
+            return tuple(batch_norm_training_backward(*tensors, *[None] * 6)[:3])
+        diff_dst, src, mean, inverse_stddev, gamma = tensors
+        _, diff_beta, diff_gamma = reduce_gradient(*tensors).float().split([1, *2 * mean.shape])
+        scale = inverse_stddev if gamma is None else inverse_stddev * gamma
+        diff_src = torch.mul(diff_dst, _broadcast(scale, src), out=torch.empty_like(src))
+        return diff_src, diff_gamma, diff_beta
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the arguments. mean and inverse_stddev have none."""
+        diff_dst, src, mean, inverse_stddev, gamma = ctx.saved_tensors
+        formulas = functools.partial(_formulas, mean, inverse_stddev, ctx.of_batch)
+        inputs = (diff_dst, src) if gamma is None else (diff_dst, src, gamma)
+        _, derivatives = torch.func.vjp(formulas, *inputs)
+        of_diff_dst, of_src, *of_gamma = derivatives(cotangents)
+        return of_diff_dst, of_src, None, None, of_gamma[0] if of_gamma else None, None
 
 
-@functools.lru_cache(maxsize=256)
-def _operator(epsilon: float, data_format: str, statistics: str) -> ChannelOperator[Any]:
-    """Return the operator, which uses gamma for every result."""
-    schema = replace(SCHEMA, ignored="")
-    return ChannelOperator(schema, statistics, epsilon=epsilon, data_format=data_format)
+def _broadcast(vector: Tensor, like: Tensor) -> Tensor:
+    """Return a vector of channels in a shape that broadcasts to a tensor."""
+    return vector.view(-1, *[1] * (like.ndim - 2))
 
 
-@torch.library.impl("onedsl::batch_norm_backward", "CPU")
-def _backward(src: Tensor, *arguments: Any) -> list[Tensor]:
-    *others, epsilon, data_format, statistics, sums = arguments
-    inputs = tuple(t if t is None else t.detach() for t in (src, *others))
-    operator = _operator(epsilon, data_format, statistics)
-    results, out = [], None
-    if src is not None and others[1] is not None:
-        results = _results(src, others[1], sums)
-        out = BatchNormGradients(*(*results, None, None)[:3])
-    operator._call(inputs, "all" if sums else "diff_src", out, "auto")
-    return results
-
-
-def _results(src: Tensor, mean: Tensor, sums: bool) -> list[Tensor]:
-    return [torch.empty_like(src)] + [mean.new_empty(mean.shape) for _ in range(2 * sums)]
-
-
-@torch.library.register_fake("onedsl::batch_norm_backward")
-def _fake(src: Tensor, *arguments: Any) -> list[Tensor]:
-    diff_dst, mean, *others, _, data_format, _, sums = arguments
-    channels = parse_data_format(data_format).channels_of(src.shape)
-    vectors = [t for t in (mean, *others) if t is not None]
-    checks = {
-        "diff_dst must have src's shape": diff_dst.shape == src.shape,
-        "mean, variance and gamma must have one value per channel of src": all(
-            t.shape == channels for t in vectors
-        ),
-        "all tensors must be on src's device": all(
-            t.device == src.device for t in (diff_dst, *vectors)
-        ),
-    }
-    for message, is_met in checks.items():
-        torch._check(is_met, lambda message=message: message)
-    return _results(src, mean, sums)
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    *tensors, ctx.epsilon, ctx.data_format, ctx.statistics, ctx.sums = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def _double_backward(ctx: Any, cotangents: list[Tensor]) -> tuple[Any, ...]:
-    """Differentiate ``<u, diff_src> + <a, diff_gamma> + <b, diff_beta>``.
-
-    Let r = 1 / sqrt(variance + epsilon) and P(v) = v - E[v] - xhat E[v xhat], which is symmetric.
-    With batch statistics, diff_src = gamma r P(diff_dst), d xhat = r P(d src) and
-    d r = -r^2 E[xhat d src]. With frozen statistics, P is the identity and r is a constant.
-    """
-    src, diff_dst, mean, variance, gamma = ctx.saved_tensors
-    data_format = parse_data_format(ctx.data_format)
-    axes = data_format.summed_axes(src.ndim)
-    channel_shape = data_format.broadcast_shape(src.shape)
-    batch = ctx.statistics == "batch"
-
-    def channels(t: Tensor | None, default: float) -> Tensor:
-        return mean.new_full((1,) * src.ndim, default) if t is None else t.reshape(channel_shape)
+def _formulas(
+    mean: Tensor,
+    inverse_stddev: Tensor,
+    of_batch: bool,
+    diff_dst: Tensor,
+    src: Tensor,
+    gamma: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the gradients by operations of PyTorch, which can be differentiated."""
+    axes = [axis for axis in range(src.ndim) if axis != 1]
+    x, d = src.to(mean.dtype), diff_dst.to(mean.dtype)
+    mean, stddev = _broadcast(mean, src), _broadcast(inverse_stddev, src).reciprocal()
 
     def average(t: Tensor) -> Tensor:
         return t.mean(axes, keepdim=True)
 
-    def project(t: Tensor) -> Tensor:
-        return t - average(t) - xhat * average(t * xhat) if batch else t
-
-    wide = torch.promote_types(src.dtype, torch.float32)
-    u, *rest = cotangents
-    a, b = (channels(t, 0.0).to(wide) for t in (rest or (None, None)))
-    g = diff_dst.to(wide)
-    u = torch.zeros_like(g) if u is None else u.to(wide)
-    gamma_ = channels(gamma, 1.0).to(wide)
-    r = torch.rsqrt(channels(variance, 1.0).to(wide) + ctx.epsilon)
-    xhat = (src.to(wide) - channels(mean, 0.0)) * r
-
-    pg, pu = project(g), project(u)
-    d_src = a * r * pg
-    if batch:
-        d_src = d_src - gamma_ * r * r * (
-            xhat * average(u * pg) + average(u * xhat) * pg + average(g * xhat) * pu
-        )
-    d_diff_dst = gamma_ * r * pu + a * xhat + b
-    d_gamma = None if gamma is None else (r * (u * pg)).sum(axes).to(gamma.dtype)
-    # Batch statistics are functions of src, frozen ones are constants: no gradients of their own.
-    none = (None, None)
-    return d_src.to(src.dtype), d_diff_dst.to(src.dtype), *none, d_gamma, *none, *none
-
-
-torch.library.register_autograd(
-    "onedsl::batch_norm_backward", _double_backward, setup_context=_setup_context
-)
+    if of_batch:  # functions of src, with the values that the caller passed
+        mean = mean + (average(x) - average(x).detach())
+        variance = average((x - mean).square())
+        stddev = (stddev.square() + (variance - variance.detach())).sqrt()
+    xhat = (x - mean) / stddev
+    diff_src = d - average(d) - xhat * average(d * xhat) if of_batch else d
+    diff_src = diff_src / stddev
+    if gamma is not None:
+        diff_src = diff_src * _broadcast(gamma, src)
+    return diff_src.to(src.dtype), (d * xhat).sum(axes), d.sum(axes)

@@ -126,6 +126,11 @@ def _fake_backward(*arguments: Any) -> tuple[Tensor, ...]:
     return torch.empty_like(src), torch.empty_like(mean), torch.empty_like(mean), diff_residual
 
 
+@torch.library.register_fake("onedsl::batch_norm_training_backward_reduce", lib=_LIBRARY)
+def _fake_reduce_gradient(_: Tensor, src: Tensor, *vectors: Any) -> Tensor:
+    return src.new_empty(1 + 2 * src.shape[1], dtype=torch.float64)
+
+
 torch.library.register_fake("onedsl::convolution_backward", _CONVOLUTION_BACKWARD, lib=_LIBRARY)
 
 

@@ -21,7 +21,6 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ..runtime.fork_lock import ForkLock
 from ._report import report
 
 WARM_UP = 3
@@ -70,7 +69,6 @@ class StepTimer:
 
     def __init__(self, file: Path, seconds: float, steps: float) -> None:
         self._file, self._seconds, self._steps = file, seconds, steps
-        self._lock = ForkLock()
         self._exit: Callable[[int], NoReturn] = os._exit
         self._restart()
         os.register_at_fork(after_in_child=self._restart)
@@ -82,6 +80,7 @@ class StepTimer:
         self._process = os.getpid()
 
     def _restart(self) -> None:
+        self._lock = threading.RLock()  # new in a forked child, which does not have other threads
         self._count, self._begin, self._is_written = 0, 0.0, False
         # Time and page faults at the last step. Weak, because each fold of a cross-validation may
         # have a model and an optimizer of its own.

@@ -264,7 +264,7 @@ def _inputs_of(call: Call, values: dict[str, Any]) -> list[Any]:
     shape = [-1 if i == axis % rank else 1 for i in range(rank)]
     ports = zip(call.core_inputs, values.values(), strict=True)
     return [
-        array.reshape(shape) if port.kind == "statistic" and array is not None else array
+        array.reshape(shape) if port.kind == "channel vector" and array is not None else array
         for port, array in ports
     ]
 

@@ -2,11 +2,11 @@
 
 from doors.base import Door
 from doors.of_jax import Jax, JaxVmap
-from doors.of_numpy import DLPack, Graph, Native, NumPy, OneDNN, Parts, TorchTensor
+from doors.of_numpy import DLPack, Graph, NumPy, OneDNN, Parts, TorchTensor
 from doors.of_torch import TorchCompiled, TorchEager, TorchLayer, TorchOperator
 
 DOORS: list[Door] = [
-    *(NumPy(), Native(), DLPack(), TorchTensor(), Parts(), OneDNN(), Graph()),
+    *(NumPy(), DLPack(), TorchTensor(), Parts(), OneDNN(), Graph()),
     *(TorchOperator(), TorchEager(), TorchLayer(), TorchCompiled()),
     *(Jax(), JaxVmap()),
 ]

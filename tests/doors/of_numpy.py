@@ -8,7 +8,6 @@ from typing import Any
 import dlpack_producers as dlpack
 import helpers
 import numpy as np
-from cases.activations import CORE
 from cases.calls import EMPTY, Call
 from cases.faults import FAULTS
 from fuzz import arrays
@@ -16,6 +15,7 @@ from fuzz.targets import TARGETS
 
 import onedsl
 from doors.base import Door
+from onedsl.operators._graph_of import ACTIVATION_KINDS
 
 EVERY_OPERATOR = tuple(target.cls.__name__ for target in TARGETS)
 
@@ -53,7 +53,7 @@ class NumPy(Door):
         """Return memory for the requested results of a call."""
         valid = replace(call, fault="")
         inputs = dict(zip(valid.values, valid.inputs, strict=True))
-        models = {"tensor": np.empty_like(inputs["src"]), "statistic": inputs["mean"]}
+        models = {"tensor": np.empty_like(inputs["src"]), "channel vector": inputs["mean"]}
         ports = zip(call.fields, call.target.schema.outputs, strict=True)
         return helpers.Guarded(*(models[p.kind] for name, p in ports if name in call.results))
 
@@ -79,13 +79,6 @@ class Twin(NumPy):
     has_words = False
     same_bits = EVERY_OPERATOR
     threads = "They are tested with NumPy's arrays."
-
-
-class Native(Twin):
-    """onedsl's kernels, by name."""
-
-    name = "native"
-    options: Mapping[str, Any] = {"backend": "native"}
 
 
 class DLPack(Twin):
@@ -155,7 +148,7 @@ class OneDNN(NumPy):
     def unsupported(self, call: Call) -> str:
         if call.target.broadcast:
             return "oneDNN has no op for frozen statistics."
-        if call.activation and call.is_forward and not CORE[call.activation.name].onednn:
+        if call.activation and call.is_forward and call.activation.name not in ACTIVATION_KINDS:
             return "oneDNN has no op for the activation."
         if call.activation and not call.is_forward:
             if call.activation.name != "relu":

@@ -90,7 +90,6 @@ class TorchOperator(TorchDoor):
     name = "torch_op"
     limit = 300
     has_words = True
-    same_bits = ("BatchNormTrainingBackward", "BatchNormalizationGrad")
 
     accepted: Mapping[str, str] = {
         **TorchDoor.accepted,

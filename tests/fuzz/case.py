@@ -95,7 +95,7 @@ def random_case(rng: Rng) -> Case:
     attributes["epsilon"] = float(choose(rng, [1e-5, 1e-3, 1e-2, 1, 0.1, 1e-8]))
     if not target.broadcast:
         attributes["data_format"] = choose(rng, ["NXC", "NCX"])
-    options = {"backend": choose(rng, ["auto", "native", "native", "onednn"])}
+    options = {"backend": choose(rng, ["auto", "auto", "auto", "onednn"])}
     if target.option:
         name, all_outputs, some = target.option
         options[name] = choose(rng, [all_outputs, all_outputs, some])
@@ -148,7 +148,7 @@ def _add_statistics(rng: Rng, case: Case, dtype: str) -> None:
     shape = keepdims if case.target.broadcast else [src.shape[axis] for axis in kept]
     of_src = src.size > 0 and one_in(rng, 2)
     for i, port in enumerate(case.target.schema.inputs):
-        if port.kind != "statistic":
+        if port.kind != "channel vector":
             continue
         value = rng.uniform(0.5, 2, keepdims)
         if one_in(rng, 4) and "var" not in port.name:
@@ -217,8 +217,8 @@ def _add_out(rng: Rng, case: Case) -> None:
     if not is_dense(src):
         return
     ports = zip(schema.inputs, case.inputs, strict=True)
-    statistic = next(arrays.to_numpy(v) for p, v in ports if p.kind == "statistic")
-    models = {"tensor": src, "statistic": np.empty(statistic.shape, statistic.dtype)}
+    statistic = next(arrays.to_numpy(v) for p, v in ports if p.kind == "channel vector")
+    models = {"tensor": src, "channel vector": np.empty(statistic.shape, statistic.dtype)}
     case.guard = helpers.Guarded(
         *(models[port.kind] for port in schema.outputs), offset=int(rng.integers(3))
     )
@@ -244,7 +244,7 @@ def _split(rng: Rng, case: Case) -> None:
     edges = [0, *sorted(cuts.tolist()), src.shape[axis]]
     parts = [(slice(None),) * axis + (slice(*edge),) for edge in itertools.pairwise(edges)]
     case.parts = [parts[i] for i in rng.permutation(len(parts))]
-    case.mode, case.options["backend"] = "in parts", "native"
+    case.mode, case.options["backend"] = "in parts", "auto"
     case.out, case.guard, case.in_place = None, None, False
 
 

@@ -172,7 +172,7 @@ def check_result(case: Case, result: Any, expected: Any) -> None:
         if array is None and port.name in case.requested:
             raise Violation(f"{port.name} is None: {case}")
     got = [None if array is None else arrays.to_numpy(array) for array in result]
-    backend = "onednn" if case.runs_onednn else "native"
+    backend = "onednn" if case.runs_onednn else "auto"
     try:
         testing.assert_close(
             tuple(got), expected, backend=backend, factor=factor_of(case, expected)

@@ -1,6 +1,6 @@
 """Forks while threads compute or change settings. Each child must do the same, and exit.
 
-Command line: what the threads do, a backend or another key of WORK; number of forks.
+Command line: what the threads do, "native" or a key of WORK; number of forks.
 """
 
 import itertools
@@ -21,21 +21,16 @@ calls = [0, 0]
 stop = threading.Event()
 
 
-def compute(rows: int, backend: str = kind) -> None:
+def compute(rows: int) -> None:
     src = np.ones((rows, 16), np.float32)
     statistics = np.ones(16, np.float32)
-    gradients = op(src, src, statistics, statistics, statistics, backend=backend)
+    gradients = op(src, src, statistics, statistics, statistics)
     assert gradients.diff_beta[0] == rows
 
 
 def log(rows: int) -> None:
     with onedsl.verbose():
         pass
-
-
-def compile_graph(rows: int) -> None:
-    onedsl.graph.compiled_graph._compile.cache_clear()
-    assert op.graph(onedsl.TensorSpec((rows % 50 + 1, 4, 4, 16))).repaired().compile().partitions
 
 
 def switch(rows: int) -> None:
@@ -50,7 +45,7 @@ def train(rows: int) -> None:
     assert report.calls()["(model)", "gradient"]["onedsl eager"] == 1
 
 
-WORK = {"verbose": log, "compile": compile_graph, "enable": switch, "report": train}
+WORK = {"verbose": log, "enable": switch, "report": train}
 call = WORK.get(kind, compute)
 if kind in ("enable", "report"):
     import torch

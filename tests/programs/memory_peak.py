@@ -39,7 +39,7 @@ wide = np.ones((*shape[:2], 2 * shape[2]), dtype)[..., ::2]
 transposed = np.ones((*shape[2:], *shape[:2]), dtype).transpose(1, 2, 0)
 inputs = [(wide, diff_dst), (src, transposed)]
 for i, pair in enumerate(inputs):
-    results = transposed if backend == "native" and i == 0 else out
+    results = transposed if backend == "auto" and i == 0 else out
     before = peak()
     op(*pair, *stats[:3], out=(results, *stats[3:]), backend=backend)
     print("strided", (peak() - before) / TENSOR)

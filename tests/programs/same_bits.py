@@ -38,7 +38,7 @@ def random_call(rng: np.random.Generator) -> Case:
         case = random_case(rng)
         if not case.mutations and case.mode != "in parts":
             break
-    case.options["backend"] = "native"
+    case.options["backend"] = "auto"
     for value in case.inputs[:2]:
         if isinstance(value, np.ndarray) and value.flags.writeable and arrays.one_in(rng, 4):
             arrays.insert_special_values(rng, value)

@@ -1,7 +1,7 @@
 """Runs a loop that keeps small things beside large tensors, and prints how the process grows.
 
-Command line: the loop, and the setting: "PyTorch", "huge pages" (PyTorch's), "enable" or
-"keep_memory" (onedsl's). Prints megabytes above the start: the peak, and what is resident after 50,
+Command line: the loop, and the setting: "PyTorch", "huge pages" (PyTorch's) or "enable"
+(onedsl's). Prints megabytes above the start: the peak, and what is resident after 50,
 100 and 200 steps of the loop, or after all of its steps, if they are fewer. With forked workers, it
 prints the peak of the memory of all processes together (shared pages count once).
 """
@@ -205,11 +205,6 @@ if SETTING == "enable":
     import onedsl.torch
 
     onedsl.torch.enable()
-elif SETTING == "keep_memory":
-    import onedsl.torch
-
-    assert onedsl.keep_memory()
-    onedsl.torch.enable(huge_pages=False)
 torch.ones(1)
 step(network(4, 1), 2, 8)  # libraries are loaded
 forks = LOOP.startswith("workers")

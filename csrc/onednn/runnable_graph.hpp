@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "thread_limit.hpp"
-#include "threads.hpp"
-#include "types.hpp"
+#include "../core/thread_limit.hpp"
+#include "../core/threads.hpp"
+#include "../core/types.hpp"
 
 namespace onedsl {
 
@@ -18,7 +18,7 @@ struct GraphArray {
   std::vector<std::int64_t> dims, strides;  // in elements
 };
 
-// A compiled graph. Its implementation is in another extension, which needs oneDNN.
+// A compiled graph, for callers that need no oneDNN: the implementation is in another extension.
 class RunnableGraph {
  public:
   RunnableGraph() = default;
