@@ -15,6 +15,53 @@
 namespace onedsl::native::ONEDSL_ISA {
 namespace {
 
+// The sums of a channel, one per lane.
+struct LaneSums {
+  DoubleVec factors;
+  DoubleVec products;
+
+  void add(const PairSums& few) {
+    const VectorSums sums = few.a() + few.b();
+    factors = factors + widen(sums.factors);
+    products = products + widen(sums.products);
+  }
+};
+
+// Adds pairs of vectors from element `i` on.
+template <class Terms_>
+void add_pairs(PairSums& few, const Terms_& terms, const PairCoefficients& both, Index i,
+               const Index end) {
+  using Element = typename Terms_::Element;
+  // Unrolled, the compiler would not read memory in its order.
+#pragma GCC unroll 1
+  for (; i < end; i += pair_lanes) {
+    if constexpr (Terms_::prefetches) {
+      prefetch(terms, i + prefetch_distance<Element>, pair_lanes);
+    }
+    few.add(terms.at(i, both, Whole<2>{}));
+  }
+}
+
+constexpr Index pairs_step = Index{terms_in_f32} * pair_lanes;
+
+// Adds whole steps of pairs of vectors. Not inlined: GCC would keep a sum of bf16 on the stack,
+// because the caller has too many variables.
+template <class Terms_>
+[[gnu::flatten, gnu::noinline]] void add_steps(LaneSums& all, const Terms_& all_terms,
+                                               const Coefficients& channel, const Index first,
+                                               const Index end) {
+  LaneSums sums = all;
+  const Terms_ terms = all_terms;
+  const Coefficients k = channel;
+  const PairCoefficients both{k, k};
+  for (Index i = first; i < end; i += pairs_step) {
+    PairSums few;
+    add_pairs(few, terms, both, i, i + pairs_step);
+    sums.add(few);
+  }
+  all = sums;
+}
+
 // Adds segments of a channel's planes, of neighboring positions, to the channel's sums, of which
 // there is one per lane. In f32 at most 32 terms of a lane are summed: eight pairs of vectors, or
 // what remains of all segments together (see SummationOrder::rows_together). `more_follow`: as many
@@ -27,25 +74,8 @@ template <class Terms_>
   Terms_ terms = all_terms;
   const Coefficients k = channel;
   const PairCoefficients both{k, k};
-  DoubleVec sum_factors = load_doubles(factors);
-  DoubleVec sum_products = load_doubles(products);
-  const auto add = [&](const PairSums& few) {
-    const VectorSums sums = few.a() + few.b();
-    sum_factors = sum_factors + widen(sums.factors);
-    sum_products = sum_products + widen(sums.products);
-  };
-  const auto add_pairs = [&](PairSums& few, Index i, const Index end) {
-  // Unrolled, the compiler would not read memory in its order.
-#pragma GCC unroll 1
-    for (; i < end; i += pair_lanes) {
-      if constexpr (Terms_::prefetches) {
-        prefetch(terms, i + prefetch_distance<Element>, pair_lanes);
-      }
-      few.add(terms.at(i, both, Whole<2>{}));
-    }
-  };
-  constexpr Index step = Index{terms_in_f32} * pair_lanes;
-  const Index in_steps = count / step * step;
+  LaneSums sums{load_doubles(factors), load_doubles(products)};
+  const Index in_steps = count / pairs_step * pairs_step;
   const Index in_pairs = count / pair_lanes * pair_lanes;
   const int rest = static_cast<int>(count - in_pairs);
   const Index end = first + count;
@@ -55,12 +85,8 @@ template <class Terms_>
       // Their beginnings: add_pairs() prefetches the elements after these.
       prefetch(moved(terms, segments, 0), first, minimum(count, prefetch_distance<Element> / 2));
     }
-    for (Index i = first; i < first + in_steps; i += step) {
-      PairSums few;
-      add_pairs(few, i, i + step);
-      add(few);
-    }
-    add_pairs(remaining, first + in_steps, first + in_pairs);
+    if (in_steps > 0) add_steps(sums, terms, k, first, first + in_steps);
+    add_pairs(remaining, terms, both, first + in_steps, first + in_pairs);
     if (rest > lanes && in_pairs > 0) {
       remaining.add(terms.at(end - pair_lanes, both, Last<2>{rest}));
     } else {
@@ -68,9 +94,9 @@ template <class Terms_>
       if (rest % lanes > 0) remaining.add(terms.at(end - lanes, k, Last<1>{rest % lanes}));
     }
   }
-  add(remaining);
-  store_doubles(factors, sum_factors);
-  store_doubles(products, sum_products);
+  sums.add(remaining);
+  store_doubles(factors, sums.factors);
+  store_doubles(products, sums.products);
 }
 
 inline double sum_of_lanes(const double* sums) {
