@@ -321,6 +321,8 @@ def test_invalid_tensors_of_batch_norm_backward(train):
         epsilon=EPSILON,
         statistics="batch" if train else "frozen",
     )
+    with pytest.raises(TypeError, match="mean must be a tensor, got NoneType"):
+        call(src, diff_dst, None, *vectors[1:])
     with pytest.raises((ValueError, RuntimeError), match=r"is not the input's \(diff_dst\)"):
         call(src, diff_dst.bfloat16(), *vectors)
     for i, vector in enumerate(vectors):

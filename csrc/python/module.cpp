@@ -110,8 +110,8 @@ void bind_capabilities(py::module_& module) {
 // ---- Frameworks ----
 
 struct TorchUse {
-  TorchUse() noexcept { torch::begin_use(); }
-  static void end() noexcept { torch::end_use(); }
+  const std::uint64_t number = torch::begin_use();
+  void end() const noexcept { torch::end_use(number); }
 };
 
 void bind_frameworks(py::module_& module) {

@@ -43,11 +43,6 @@ template <class Begun, class... Arguments>
 void bind_scope(pybind11::module_& module, const char* const name, const char* const function) {
   namespace py = pybind11;
   using Class = Scope<Begun>;
-  module.def(function, [](const Arguments&... arguments) {
-    auto scope = std::make_unique<Class>();
-    scope->begin(arguments...);
-    return scope;
-  });
   py::class_<Class>(module, name, py::is_final())
       .def_readwrite("until_closed", &Class::until_closed)
       .def("close", &Class::close)
@@ -55,6 +50,11 @@ void bind_scope(pybind11::module_& module, const char* const name, const char* c
       .def("__exit__", [](Class& self, const py::object&, const py::object&, const py::object&) {
         self.close();
       });
+  module.def(function, [](const Arguments&... arguments) {
+    auto scope = std::make_unique<Class>();
+    scope->begin(arguments...);
+    return scope;
+  });
 }
 
 }  // namespace onedsl

@@ -15,8 +15,11 @@
 namespace onedsl::torch {
 namespace {
 
-// A number needs no lock, for which a forked child or a signal handler would wait forever.
+// The number of uses, plus `period` for each time that all of them were ended: `enable` after
+// `disable` inside of a `with` block holds after the block. A single number needs no lock, for
+// which a forked child or a signal handler would wait forever.
 std::atomic<std::uint64_t> uses = 0;
+constexpr std::uint64_t period = std::uint64_t{1} << 32;
 
 struct Computed {
   Results<3> results;
@@ -212,16 +215,18 @@ void override_pytorch(const std::vector<std::string>& names) {
   }
 }
 
-void begin_use() noexcept { ++uses; }
+std::uint64_t begin_use() noexcept { return uses.fetch_add(1) / period; }
 
-// No more than those that have begun since end_all_uses().
-void end_use() noexcept {
-  std::uint64_t now = uses;
-  while (now > 0 && !uses.compare_exchange_weak(now, now - 1)) continue;
+void end_use(const std::uint64_t number) noexcept {
+  std::uint64_t now = uses.load();
+  while (now / period == number && !uses.compare_exchange_weak(now, now - 1)) continue;
 }
 
-void end_all_uses() noexcept { uses = 0; }
+void end_all_uses() noexcept {
+  std::uint64_t now = uses.load();
+  while (!uses.compare_exchange_weak(now, (now / period + 1) * period)) continue;
+}
 
-bool in_use() noexcept { return uses.load(std::memory_order_relaxed) > 0; }
+bool in_use() noexcept { return uses.load(std::memory_order_relaxed) % period != 0; }
 
 }  // namespace onedsl::torch

@@ -21,10 +21,10 @@ void register_pytorchs_kernels(const char* library);
 // the new kernels call PyTorch's own. Must be called once.
 void override_pytorch(const std::vector<std::string>& ops);
 
-// The kernels are in use until each begin_use() has been ended, by end_use() or by end_all_uses().
-// Thread-safe at any time. A kernel that is already running is not affected.
-void begin_use() noexcept;
-void end_use() noexcept;
+// The kernels are in use until each begin_use() has been ended, by end_use() with its result or by
+// end_all_uses(). Thread-safe at any time. A kernel that is already running is not affected.
+std::uint64_t begin_use() noexcept;
+void end_use(std::uint64_t number) noexcept;
 void end_all_uses() noexcept;
 bool in_use() noexcept;
 

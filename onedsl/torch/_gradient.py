@@ -80,10 +80,14 @@ def batch_norm_backward(
     mask = tuple(output_mask) if isinstance(output_mask, Sequence) else ()
     if len(mask) != 3 or not all(isinstance(requested, bool) for requested in mask):
         raise ValueError(f"output_mask must be three bools, got {output_mask!r}")
+    required = {"src": src, "diff_dst": diff_dst, "mean": mean, "variance": variance}
+    for name, value in required.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(value).__name__}")
     vector_dtype = mean.dtype
-    if src.dtype is torch.bfloat16:  # the operators' vectors are float32
-        mean, variance = mean.float(), variance.float()
-        gamma = None if gamma is None else gamma.float()
+    if src.dtype is vector_dtype is torch.bfloat16:  # the operators' vectors are float32
+        mean, variance = _widened(mean), _widened(variance)
+        gamma = None if gamma is None else _widened(gamma)
     # In float64, so that it is rounded once.
     inverse_stddev = (variance.double() + epsilon).rsqrt().to(variance.dtype)
     tensors = (t if channel_axis == 1 else t.movedim(-1, 1) for t in (diff_dst, src))
@@ -92,6 +96,11 @@ def batch_norm_backward(
     gradients = diff_src, *(t.to(vector_dtype) for t in sums)
     pairs = zip(gradients, mask, strict=True)
     return BatchNormGradients(*(t if requested else None for t, requested in pairs))
+
+
+def _widened(vector: Tensor) -> Tensor:
+    """Return a vector of bfloat16 in float32. The operators reject other dtypes."""
+    return vector.float() if vector.dtype is torch.bfloat16 else vector
 
 
 class _Gradients(torch.autograd.Function):
@@ -107,7 +116,7 @@ class _Gradients(torch.autograd.Function):
         diff_dst, src, mean, inverse_stddev, gamma = tensors
         _, diff_beta, diff_gamma = reduce_gradient(*tensors).float().split([1, *2 * mean.shape])
         scale = inverse_stddev if gamma is None else inverse_stddev * gamma
-        diff_src = torch.mul(diff_dst, _broadcast(scale, src), out=torch.empty_like(src))
+        diff_src = torch.empty_like(src).copy_(diff_dst * _broadcast(scale, src))
         return diff_src, diff_gamma, diff_beta
 
     @staticmethod
