@@ -119,13 +119,11 @@ void reduce_planes(const KernelArgs& args, const Tile& tile, const TileScratch& 
   for (Index row = rows.begin; row < rows.end; row += order.rows_together) {
     const Segment segment = segment_of(order, row);
     const Index together = minimum(order.rows_together, rows.end - row);
-    Terms_ planes = moved(terms, segment.position, tile.channels.begin);
     double* sums = scratch.doubles;
     for (Index c = tile.channels.begin; c < tile.channels.end; ++c, sums += per_channel) {
-      add_segments(planes, together, segment.begin, segment.count,
+      add_segments(moved(terms, segment.position, c), together, segment.begin, segment.count,
                    broadcast_coefficients(args.tables, c),
                    args.exceeds_l2 && row + together < rows.end, sums, sums + lanes);
-      planes.move(0, 1);
     }
   }
 

@@ -43,9 +43,8 @@ class Writer {
     const Index together = args_.neighboring_channels ? channels.length() : 1;
     for (Index row = rows.end; row-- > rows.begin;) {
       const Segment segment = segment_of(order_, row);
-      Result result = moved(result_, segment.position, channels.begin);
-      for (Index c = channels.begin; c < channels.end; c += together, result.move(0, together)) {
-        write_segments(result, segment, {c, minimum(c + together, channels.end)});
+      for (Index c = channels.begin; c < channels.end; c += together) {
+        write_segments(segment, {c, minimum(c + together, channels.end)});
       }
     }
   }
@@ -163,10 +162,9 @@ class Writer {
 
   // Writes a segment of each of some planes. Several are whole planes and neighbors in memory: a
   // vector that crosses from one into the next takes its coefficients from both.
-  [[gnu::flatten]] void write_segments(const Result& all, const Segment& segment,
-                                       const Range& some) const {
+  [[gnu::flatten]] void write_segments(const Segment& segment, const Range& some) const {
     // Copies in registers, as in write_pairs(): small planes are bound by such loads.
-    const Result result = all;
+    const Result result = moved(result_, segment.position, some.begin);
     const Tables tables = args_.tables;
     const Range channels = some;
     const Index inner = order_.inner;
