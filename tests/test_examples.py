@@ -61,7 +61,7 @@ def test_quickstart(tmp_path):
         assert gradient in child.stdout
     assert "agree with the float64 reference" in child.stdout
     lines = child.stdout.splitlines()
-    for backend in ("native", "onednn"):
+    for backend in ("auto", "onednn"):
         for dtype in helpers.NUMPY:
             agrees = f"{dtype}, backend={backend!r}: agrees" in lines
             assert agrees == helpers.runs(backend, dtype)

@@ -58,7 +58,8 @@ class TestDirectML:
                 DIRECTML(x, dy.copy("C"), *stats, outputs=outputs),
                 DIRECTML(x, dy, *stats, outputs=outputs, out=out),
             ):
-                assert grads[0].strides == x.strides
+                is_dense = np.copy(grads[0], order="K").strides == grads[0].strides
+                assert grads[0].strides == x.strides or is_dense  # that of a copy of x
                 testing.assert_close(grads, expected)
 
 

@@ -79,9 +79,9 @@ class BatchNormalizationGrad(Operator[BatchNormalizationGradients]):
     oneDNN's Graph API has no op for frozen statistics, so ``backend="onednn"`` raises
     UnsupportedError.
 
-    Arrays and errors are as in `BatchNormTrainingBackward`. A call takes three to four times as
-    long if the axes where mean's size is not 1 are not adjacent in memory, or have another order
-    there than in the shape.
+    Arrays and errors are as in `BatchNormTrainingBackward`. If the axes where mean's size is not 1
+    are not adjacent in memory, or have another order there than in the shape, the tensors are
+    copied, and output_gradient has the memory layout of the copies.
 
     References
     ----------

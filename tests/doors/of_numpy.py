@@ -143,7 +143,6 @@ class OneDNN(NumPy):
     has_words = False
     options: Mapping[str, Any] = {"backend": "onednn"}
     threads = "The order of oneDNN's sums depends on the number of threads."
-    accepted: Mapping[str, str] = {}
 
     def unsupported(self, call: Call) -> str:
         if call.target.broadcast:
