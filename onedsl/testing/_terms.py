@@ -26,7 +26,7 @@ _SLOPE, _CURVATURE = 1.5, 0.8
 """Upper bounds of the slopes and of the second derivatives of all activations, by Hardswish and
 GELU."""
 
-ONEDNN_SUM_ERROR = 5e-8
+ONEDNN_SUM_ERROR = 1e-7
 """Relative error of oneDNN's f32 sums, times the square root of the number of elements per channel.
 See `onednn_sum_error`."""
 
