@@ -163,7 +163,7 @@ Results<4> onedsl_backward(const Tensor& diff_dst, const Tensor& src, const Tens
                                     *call.tensors[Input::src], weight, false);
     const std::optional<View>& before = call.in[Input::gamma];
     const std::optional<View>& now = alone.in[Input::gamma];
-    if (now && !(before && std::equal(now->data, now->data + now->bytes() - 4, before->data))) {
+    if (now && !(before && std::equal(now->data, now->data + now->bytes(), before->data))) {
       // The program changed the weight by `.data`, which autograd does not notice. In PyTorch, the
       // gradient of batch norm then has the new weight, and the activation's the forward pass's.
       call = checked_call(activated, diff_dst, src, forward_weight, true);

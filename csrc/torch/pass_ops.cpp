@@ -28,7 +28,7 @@ Totals checked_totals(const Tensor& vector, const TensorCall& call) {
     return bytes / static_cast<std::int64_t>(sizeof(double));
   };
   if (!is_vector ||
-      doubles(get(api->storage_bytes, &vector)) < length) {
+      doubles(get(api->storage_bytes, &vector)) - get(api->storage_offset, &vector) < length) {
     reject("totals of another call");
   }
   const Totals totals = totals_in(memory_of<double>(vector), call.geometry.channels);

@@ -17,7 +17,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 f32, f64 = torch.randn(2, 3, 4), torch.randn(2, 3, 4, dtype=torch.float64)
 
 for log in contextlib.nullcontext, onedsl.verbose:
-    with onedsl.torch.enable(), log():
+    with onedsl.torch.enable(huge_pages=False), log():
         for i in range(100):
             with contextlib.suppress(KeyboardInterrupt):
                 signal.setitimer(signal.ITIMER_REAL, 1e-3 + i * 1e-6)
