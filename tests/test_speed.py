@@ -1,8 +1,9 @@
-"""The kernels have their vectors and their threads: the only test that compares times.
+"""The kernels have their vectors: the only test that compares times.
 
-Noise does not break it. Processes with and without vectors or threads alternate, the shortest of
-thousands of calls of some 50 microseconds counts, and a lost instruction set or thread costs more
-than the limits allow. The benchmarks of tests/speed find smaller differences.
+Noise does not break it. Processes of one thread with and without vectors alternate, the shortest of
+thousands of calls of some 50 microseconds counts, and a lost instruction set costs more than the
+limits allow. The benchmarks of tests/speed find smaller differences. Lost threads are found by
+counting, in test_threads.py: on a busy machine, two threads can be slower than one.
 """
 
 import contextlib
@@ -19,10 +20,9 @@ import pytest
 from onedsl import _core
 
 pytestmark = pytest.mark.slow
-ONE, ALL = {"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": str(len(os.sched_getaffinity(0)))}
+ONE = {"OMP_NUM_THREADS": "1"}
 SETTINGS = {
-    "all threads": helpers.capped() | ALL,
-    "one thread": helpers.capped() | ONE,
+    "vectors": helpers.capped() | ONE,
     "baseline": helpers.capped(ONEDSL_MAX_CPU_ISA="baseline") | ONE,
 }
 ROUNDS = 20
@@ -59,14 +59,7 @@ def seconds():
 @pytest.mark.parametrize(("dtype", "factor"), [("f32", 2), ("bf16", 2), ("f16", 4)])
 def test_vectors(dtype, factor, seconds):
     """On a Zen 4, AVX-512 is 3.2, 6.5 and 11 times as fast, AVX2 3.0, 4.6 and 11 times."""
-    assert seconds["baseline"][dtype] > factor * seconds["one thread"][dtype], seconds
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="a single CPU")
-@pytest.mark.parametrize("dtype", helpers.NUMPY)
-def test_threads(dtype, seconds):
-    """On a Zen 4, two threads are 1.7 to 1.8 times as fast as one."""
-    assert seconds["one thread"][dtype] > 1.25 * seconds["all threads"][dtype], seconds
+    assert seconds["baseline"][dtype] > factor * seconds["vectors"][dtype], seconds
 
 
 @pytest.mark.parametrize("path", sorted(helpers.TESTS.glob("speed/benchmarks/[!_]*.py")), ids=str)

@@ -41,7 +41,7 @@ def switch(rows: int) -> None:
 def train(rows: int) -> None:
     layer = torch.nn.BatchNorm1d(4)
     with onedsl.torch.report(layer) as report:
-        layer(torch.ones(rows % 50 + 2, 4, requires_grad=True)).sum().backward()
+        layer(torch.ones(rows % 50 + 2, 4, requires_grad=True)).square().sum().backward()
     assert report.calls()["(model)", "gradient"]["onedsl eager"] == 1
 
 
