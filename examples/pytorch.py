@@ -10,6 +10,7 @@ times its steps without and with onedsl, and with ``--compile`` those of the com
 
 import argparse
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -108,7 +109,8 @@ def compare_four_ways() -> None:
     losses: dict[str, list[float]] = {}
     for name, backend, context in (
         ("PyTorch", None, contextlib.nullcontext),
-        ("onedsl.torch.enable()", None, onedsl.torch.enable),
+        # The other ways have made tensors, so it is too late for huge pages.
+        ("onedsl.torch.enable()", None, functools.partial(onedsl.torch.enable, huge_pages=False)),
         ("torch.compile(model)", "inductor", contextlib.nullcontext),
         ('torch.compile(model, backend="onedsl")', "onedsl", contextlib.nullcontext),
     ):

@@ -86,7 +86,7 @@ class CallCheck {
       return Rejection{Reason::rank, Input::src};
     }
     if (!rules_.types.has(src.type)) return Rejection{Reason::type, Input::src};
-    const Found found = first_of(call_.given, [&](const Input port) -> Found {
+    Found found = first_of(call_.given, [&](const Input port) -> Found {
       const View& v = *call_.in[port];
       if (is_tensor(port)) return differs(port, v, src);
       if (statistic_ != nullptr) return differs(port, v, *statistic_);
@@ -212,7 +212,7 @@ class CallCheck {
   }
 
   Found check_overlap(const Output port, const View& v, const Memory& memory) const {
-    const Found found = first_of(call_.given, [&](const Input other) -> Found {
+    Found found = first_of(call_.given, [&](const Input other) -> Found {
       const View& input = *call_.in[other];
       const bool overlaps =
           memory.meets(read_[other]) && !may_share(port, v, other, input) && v.overlaps(input);

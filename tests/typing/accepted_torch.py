@@ -26,7 +26,7 @@ def package(x: torch.Tensor, ones: torch.Tensor) -> None:
     assert_type(grads, onedsl.BatchNormGradients[torch.Tensor])
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
     assert_type(onedsl.torch.SyncBatchNorm.convert_sync_batchnorm(model), torch.nn.Module)
-    with onedsl.torch.enable():
+    with onedsl.torch.enable(huge_pages=False):
         assert_type(onedsl.torch.enabled(), bool)
     onedsl.torch.disable()
     for layer in (
