@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -190,12 +191,15 @@ void onedsl_convolution_backward(Value* const values, std::uint64_t, std::uint64
 
 }  // namespace
 
-void register_onedsl_ops() {
+bool register_onedsl_ops() {
   load();
+  static std::atomic<bool> registered{false};
+  if (registered.exchange(true)) return false;
   add_kernels("onedsl", {{"batch_norm_training", &onedsl_kernel<&onedsl_forward>},
                          {"batch_norm_training_backward", &onedsl_kernel<&onedsl_backward>},
                          {"convolution_backward", &onedsl_convolution_backward}});
   register_pass_ops();
+  return true;
 }
 
 }  // namespace onedsl::torch

@@ -12,10 +12,10 @@
 // unsupported arguments are errors.
 namespace onedsl::torch {
 
-// Registers the kernels of the ops that onedsl/torch/_operators.py has defined. Must be called
-// once, before other functions of this folder. Throws std::runtime_error if this PyTorch is
-// unsupported.
-void register_onedsl_ops();
+// Registers the kernels of the ops that onedsl/torch/_operators.py defines. Must be called before
+// other functions of this folder. Returns false if the process has registered them before. Throws
+// std::runtime_error if this PyTorch is unsupported.
+bool register_onedsl_ops();
 
 // The registered kernel of an op: its results are PyTorch's tensors.
 template <auto op>

@@ -21,6 +21,8 @@ from ..runtime.import_errors import second_import_message
 
 TYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 
+if not _core.register_torch_ops():
+    raise ImportError(second_import_message("onedsl.torch", "PyTorch"))
 _LIBRARY = torch.library.Library("onedsl", "FRAGMENT")
 # dst = activation(batch_norm(src) + residual). The activation is optional, and with it the
 # addition. Its parameter is the upper bound of "relu" or the slope of "leaky_relu". Returns dst,
@@ -59,14 +61,10 @@ _LIBRARY.define(f"batch_norm_training_backward_apply(Tensor totals, {_GRADIENT})
 # PyTorch's own, with another layout tag. inductor copies both tensors of aten::convolution_backward
 # to the order of the weight's axes, which is ambiguous in depthwise convolutions.
 _CONVOLUTION_BACKWARD = torch.ops.aten.convolution_backward.default
-try:
-    _LIBRARY.define(
-        "convolution_backward(" + str(_CONVOLUTION_BACKWARD._schema).partition("(")[2],
-        tags=(torch.Tag.flexible_layout, torch.Tag.pt2_compliant_tag),
-    )
-    _core.register_torch_ops()
-except RuntimeError as _error:
-    raise ImportError(second_import_message("onedsl.torch", "PyTorch")) from _error
+_LIBRARY.define(
+    "convolution_backward(" + str(_CONVOLUTION_BACKWARD._schema).partition("(")[2],
+    tags=(torch.Tag.flexible_layout, torch.Tag.pt2_compliant_tag),
+)
 convolution_backward = torch.ops.onedsl.convolution_backward.default
 batch_norm_training = torch.ops.onedsl.batch_norm_training.default
 batch_norm_training_backward = torch.ops.onedsl.batch_norm_training_backward.default
