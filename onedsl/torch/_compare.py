@@ -30,7 +30,7 @@ def compare(runs: int, seconds: float) -> None:
     """Run the script in child processes, and print the times, what ran, and the speed-up."""
     replace_unencodable()
     environments = {_PYTORCH: _OFF}
-    if _huge_pages.VARIABLE not in os.environ and not _huge_pages.why_unavailable():
+    if not _huge_pages.is_set() and not _huge_pages.why_unavailable():
         environments[_HUGE_PAGES] = {**_OFF, _huge_pages.VARIABLE: "1"}
     environments[_ONEDSL] = _ON
     order = [*environments] * runs

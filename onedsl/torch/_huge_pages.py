@@ -43,7 +43,7 @@ def request() -> None:
     """Let PyTorch use huge pages, unless the user has decided, and warn or log if it does not."""
     global _requested  # noqa: PLW0603
     _requested = True
-    if why_unavailable() == "" and not os.environ.get(VARIABLE):
+    if not is_set() and not why_unavailable():
         os.environ[VARIABLE] = "1"
     reason = why_unused()
     if reason.endswith(_TOO_LATE):
@@ -66,15 +66,19 @@ def why_unused() -> str:
     prefix = "PyTorch's tensors have no huge pages: "
     if reason := why_unavailable():
         return prefix + reason
-    value = os.environ.get(VARIABLE, "1")
     try:
         if _context.call_outside_modes(_is_advised):
             return ""
     except (OSError, RuntimeError, MemoryError) as error:  # no /proc, no memory
         return f"{prefix}unknown, {error}"
-    if value != "1":
+    if is_set() and (value := os.environ[VARIABLE]) != "1":
         return f"{prefix}the environment sets {VARIABLE}={value}"
     return prefix + _TOO_LATE
+
+
+def is_set() -> bool:
+    """Return whether the user has decided, by the environment. An empty variable decides nothing."""
+    return bool(os.environ.get(VARIABLE))
 
 
 def why_unavailable() -> str:
