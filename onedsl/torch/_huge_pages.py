@@ -77,7 +77,7 @@ def why_unused() -> str:
 
 
 def is_set() -> bool:
-    """Return whether the user has decided, by the environment. An empty variable decides nothing."""
+    """Return whether the user has decided, by a variable that is not empty."""
     return bool(os.environ.get(VARIABLE))
 
 
