@@ -268,7 +268,7 @@ def test_kernels_share_no_symbol(objects, isa):
 
 # The functions of csrc/native/kernels/*.inl whose loops read or write a tensor.
 LOOPS = "add_rows|add_pairs_of_rows|reduce_columns|reduce_planes|write_span|write_segments"
-# The sums that are left to the CPU's own prefetching, see csrc/native/NOTES.md.
+# The sums that are left to the CPU's own prefetching, see csrc/native/MEASUREMENTS.md.
 NO_PREFETCH = r"\b(GradientTerms|MomentTerms)<float>"
 
 

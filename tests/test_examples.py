@@ -217,6 +217,16 @@ def test_layers_of_jax(tmp_path, example, library):
     assert accuracy > 90
 
 
+@pytest.mark.slow
+def test_steps_of_jax(tmp_path):
+    """Flax's layer and onedsl's train the same network."""
+    pytest.importorskip("flax")
+    (line,) = run(tmp_path, "jax_steps.py", "residual", "--steps", 1).stdout.splitlines()
+    flax, ours, speed_up = numbers(line)[:3]
+    assert flax / ours == pytest.approx(speed_up, abs=0.01)
+    assert float(re.findall(r"differ by (\S+)\)", line)[0]) < 1e-4
+
+
 def test_compare_data_formats(tmp_path):
     pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
     options = ("2x7x7x512", "40x3x8", "--seconds", "0.01", "--save", "picture.png")

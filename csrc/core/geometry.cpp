@@ -123,8 +123,8 @@ std::optional<Pitch> pitch_of(const View& tensor, const MemoryOrder& order) noex
   if (!find_stride(g.outer, pitch.position)) return std::nullopt;
   if (g.inner >= max_lanes) return pitch;
   const Pitch dense = g.dense_pitch();
-  const bool is_usable = pitch.position == dense.position || dense.position % pair_elements == 0 ||
-                         dense.position > max_joined_position;
+  const bool is_usable =
+      dense.position % pair_elements == 0 || dense.position > max_joined_position;
   return pitch.channel == dense.channel && is_usable ? std::optional(pitch) : std::nullopt;
 }
 
