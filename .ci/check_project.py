@@ -92,6 +92,16 @@ def check_named_files_exist() -> None:
         assert file in existing, f"CONTRIBUTING.md names {file}"
 
 
+def check_table_of_folders() -> None:
+    """Check that CONTRIBUTING.md describes every folder of the package and of csrc."""
+    cells = re.findall(r"^\| (`\S+/`.*?) \|", text("CONTRIBUTING.md"), re.MULTILINE)
+    described = {name for cell in cells for name in re.findall("`([^`]+)/`", cell)}
+    paths = [*PACKAGE.rglob("*.py"), *CSRC.rglob("*.?pp")]
+    folders = {str(path.parent.relative_to(ROOT)) for path in paths} - {"onedsl", "csrc"}
+    assert len(folders) > 15, folders
+    assert folders <= described, f"CONTRIBUTING.md's table lacks {sorted(folders - described)}"
+
+
 def check_top_level() -> None:
     """Check for files that do not belong there. Drawings of an example were committed."""
     ignored = [pattern.strip("/") for pattern in text(".gitignore").split()]
@@ -175,12 +185,13 @@ BELOW = {
 def check_includes() -> None:
     """Check that C++ files include from the folders below, and only the bindings use Python."""
     sources = [*CSRC.rglob("*.?pp"), *CSRC.rglob("*.inl")]
-    assert {str(path.parent.relative_to(CSRC)) for path in sources} == set(BELOW)
+    folders = {str(path.parent.relative_to(CSRC)) for path in sources}
+    assert folders == set(BELOW), f"BELOW and csrc differ in {folders ^ set(BELOW)}"
     for path in sources:
         source, folder = path.read_text(), str(path.parent.relative_to(CSRC))
         files = re.findall(r'^#include "([^"]+)"', source, re.MULTILINE)
-        folders = {(path.parent / file).resolve().parent for file in files}
-        included = {str(other.relative_to(CSRC)) for other in folders} - {folder}
+        others = {(path.parent / file).resolve().parent for file in files}
+        included = {str(other.relative_to(CSRC)) for other in others} - {folder}
         assert included <= BELOW[folder], f"{path} includes from {included}"
         assert folder == "python" or not re.search(r"pybind11|Python\.h", source), path
         assert 'import("onedsl' not in source, path  # the package passes in what it needs
