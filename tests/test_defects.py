@@ -3,6 +3,7 @@
 import dataclasses
 
 import helpers
+import numpy as np
 import pytest
 from programs.defect import EXAMPLES
 
@@ -210,15 +211,47 @@ def test_an_output_that_onednn_does_not_write():
         dataclasses.replace(graph, names=((between, "between"),)).compile()
 
 
-def test_tensors_of_several_memory_orders_are_not_reshaped():
+def not_alike(what, rank):
+    """Return a graph whose tensors cannot be reshaped by the geometry of one of them."""
+    shape = *(2, 16, 3, 2, 2)[: rank - 1], 16
+    gradient = onedsl.BatchNormTrainingBackward(1e-5).graph(onedsl.TensorSpec(shape)).ops[0]
+    forward = onedsl.BatchNormForwardTraining(1e-5).graph(onedsl.TensorSpec(shape)).ops[0]
+    swapped = np.empty((16, 2, *shape[2:]), np.int8).swapaxes(0, 1).strides
+    outer, *inner = gradient.inputs[0].strides
+    gaps = {name: {"strides": (2 * outer, *inner)} for name in ("src", "diff_dst", "diff_src")}
+    if what == "formats":
+        return Graph((gradient, another(shape, "NCX")))
+    if what == "shapes":
+        return Graph((gradient, another((3, *shape[1:]), "NXC")))
+    changed = {
+        "orders": (gradient, {"diff_dst": {"strides": swapped}}),
+        "orders of a forward pass": (forward, {"dst": {"strides": swapped}}),
+        "gaps": (gradient, gaps),
+    }
+    op, tensors = changed[what]
+    return Graph((helpers.with_tensors(op, **tensors),))
+
+
+def another(shape, data_format):
+    """Return a gradient for the same graph as one of `BatchNormTrainingBackward.graph`."""
+    op = onedsl.BatchNormTrainingBackward(1e-5, data_format)
+    (op,) = op.graph(onedsl.TensorSpec(shape)).ops
+    ids = {name: {"id": 100 + tensor.id} for _, name, tensor in op.ports}
+    return dataclasses.replace(helpers.with_tensors(op, **ids), id=1)
+
+
+@pytest.mark.parametrize("rank", [3, 4, 5, 6])
+@pytest.mark.parametrize(
+    "what", ["orders", "orders of a forward pass", "gaps", "formats", "shapes"]
+)
+def test_tensors_that_are_not_alike_are_not_reshaped(what, rank):
     """The results of such graphs of rank 4: programs/random_graphs.py."""
-    graphs = []
-    for shape, strides in (((2, 12, 16), (16, 32, 1)), ((2, 3, 4, 16), (192, 16, 48, 1))):
-        (op,) = onedsl.BatchNormTrainingBackward(1e-5).graph(onedsl.TensorSpec(shape)).ops
-        graphs.append(Graph((helpers.with_tensors(op, diff_dst={"strides": strides}),)))
-    with pytest.raises(onedsl.UnsupportedError, match="one memory order, without gaps"):
-        graphs[0].repaired()
-    assert graphs[1].repaired().changes == ()
+    graph = not_alike(what, rank)
+    if rank in (4, 5):
+        assert graph.repaired().changes == ()
+    else:
+        with pytest.raises(onedsl.UnsupportedError, match="one memory order, without gaps"):
+            graph.repaired()
 
 
 def test_strides_of_0_in_empty_tensors():

@@ -243,6 +243,18 @@ def test_terms_of_activations():
     for i, exact in enumerate((slopes, curvatures)):
         bounds = [pair[i] for pair in terms if pair[i].any()]
         np.testing.assert_allclose(bounds, max(exact), rtol=5e-3)
+    # A slope is one, also if it is steeper than all others. An upper bound is none.
+    first, *others = (
+        testing.batch_norm_forward_training(*inputs, epsilon=1e-5, **options).terms[0].magnitude
+        for options in (
+            {"activation": "silu"},
+            {"activation": "relu", "clip": 6.0},
+            {"activation": "leaky_relu", "negative_slope": 4.5},
+            {"activation": "leaky_relu", "negative_slope": -4.5},
+        )
+    )
+    for magnitude, factor in zip(others, (1, 3, 3), strict=True):
+        np.testing.assert_allclose(magnitude, factor * first)
 
 
 class TestHelpers:
@@ -414,6 +426,7 @@ class TestHelpers:
         x = problem.src.astype(np.float64)
         np.testing.assert_allclose(problem.mean, x.mean(axes), rtol=1e-6)
         np.testing.assert_allclose(problem.variance, x.var(axes), rtol=1e-6)
+        np.testing.assert_allclose(np.sqrt(problem.variance), [1.5, 1.5, 0.01], rtol=0.4)
         assert problem.src.dtype == helpers.NUMPY["bf16"]
         assert problem.gamma.dtype == np.float32
         again = testing.random_problem(shape, "bf16", data_format=data_format)
