@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from cases.calls import Call
+from cases.calls import Call, bytes_of
 from cases.faults import OF_F64, OF_STATISTICS
 
 from doors.base import Door
@@ -70,9 +70,16 @@ class Jax(Door):
     def run(self, call: Call) -> dict[str, Any]:
         import jax
 
+        v = {n: jax.numpy.asarray(a) for n, a in call.values.items() if a is not None}
+        before = bytes_of({name: np.asarray(array) for name, array in v.items()})
+        results = self._compute(call, v)
+        # JAX has copied some of the call's arrays.
+        assert bytes_of({name: np.asarray(array) for name, array in v.items()}) == before, call
+        return results
+
+    def _compute(self, call: Call, v: Any) -> dict[str, Any]:
         import onedsl.jax
 
-        v = {n: jax.numpy.asarray(a) for n, a in call.values.items() if a is not None}
         if not (call.activation or call.is_forward):
             options = {"epsilon": call.attributes["epsilon"], "data_format": call.data_format}
             options["statistics"] = "frozen" if call.target.broadcast else "batch"
