@@ -6,6 +6,7 @@ The laws have other empty tensors. What the kernels require of their schedule: t
 import helpers
 import numpy as np
 import pytest
+from dlpack_producers import Foreign
 from helpers import EPSILON
 
 import onedsl
@@ -115,3 +116,12 @@ def test_no_integer_overflows_in_the_largest_tensors():
     oneDNN rejects the size without memory: buffers of 96 GiB were allocated before the check.
     """
     helpers.run_child(LARGEST)
+
+
+def test_more_elements_than_numbers_count_without_strides():
+    """All of them are at one address, so that no address overflows."""
+    foreign = Foreign(np.zeros((2, 3, 4, 5), np.float32))
+    tensor = foreign._managed.tensor
+    for axis, size in enumerate((2**62, 4, 1, 1)):
+        tensor.shape[axis], tensor.strides[axis] = size, 0
+    assert _core.import_array(foreign) == "invalid"
