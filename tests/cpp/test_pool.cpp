@@ -79,6 +79,10 @@ class CountedLoops final : public Loops {
   bool is_last(const int loop) const noexcept override { return loop == 2; }
   void run(const int loop, const Worker& worker) override {
     ++running_;
+    // The caller has computed its shares, and must wait.
+    if (std::this_thread::get_id() != caller_) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
     // What the loop before has written, by all shares.
     if (loop > 0) {
       for (const int count : counts_[loop - 1]) wrong_ = wrong_ || count != 1;
@@ -94,6 +98,7 @@ class CountedLoops final : public Loops {
   }
 
  private:
+  const std::thread::id caller_ = std::this_thread::get_id();
   std::vector<std::vector<int>> counts_;
   std::atomic<int> running_ = 0;
   std::atomic<bool> wrong_ = false;
