@@ -1,7 +1,7 @@
-"""The commands of ``onedsl`` and their output: no law has text.
+"""The commands of ``onedsl``, their output and their exit status: no law has text.
 
-Commands run in this process, except where the process itself is tested: its exit status, streams,
-pipes, locale, and the variables that are read once.
+Commands run in this process, except where the process itself is tested: its streams, pipes and
+locale, and the variables that are read once.
 """
 
 import dataclasses
@@ -88,6 +88,13 @@ def test_output_without_a_width(columns, monkeypatch, capsys):
     assert 100 < max(map(len, shown.splitlines())) <= WIDTH
 
 
+def test_info_counts_the_cpus_of_the_process(monkeypatch, capsys):
+    """As under taskset, which leaves a process some of the machine's CPUs."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 7})
+    assert main(["info", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_cpus"] == 3
+
+
 def test_info(capsys):
     assert main(["info"]) == 0
     shown = capsys.readouterr().out
@@ -135,10 +142,9 @@ def rows_of(shown):
 
 
 @helpers.types
-@helpers.formats
-def test_run_verifies_exported_graphs(dtype, stats, data_format, tmp_path, capsys):
+def test_run_verifies_exported_graphs(dtype, stats, tmp_path, capsys):
     file = str(tmp_path / "graph.json")
-    options = ("--dtype", dtype, "--stats-dtype", stats, "--format", data_format)
+    options = ("--dtype", dtype, "--stats-dtype", stats, "--format", "NCX")
     assert main(["export", "3x8x5x7", *options, "-o", file]) == 0
     is_right = helpers.runs("onednn", dtype) and stats == "f32"
     assert main(["run", file, "--seconds", "0.001"]) == (0 if is_right else 3)
@@ -149,7 +155,7 @@ def test_run_verifies_exported_graphs(dtype, stats, data_format, tmp_path, capsy
     assert [row[0] for row in rows] == ["diff_src", "diff_gamma", "diff_beta"] * is_right
     for name, error, allowed, _ in rows:
         tolerances = testing.TOLERANCES if name == "diff_src" else testing.SUM_TOLERANCES
-        count = 3 * 5 * (8 if data_format == "NXC" else 7)  # it sums in f32
+        count = 3 * 5 * 7  # it sums in f32
         tolerance = tolerances[dtype if name == "diff_src" else stats]
         tolerance += testing.onednn_sum_error(count)
         assert float(allowed) == pytest.approx(tolerance, rel=0.05)
@@ -194,18 +200,29 @@ def test_noise_is_reported(command, graph_file, monkeypatch, capsys):
     assert "OMP_WAIT_POLICY=passive" in shown
 
 
+# Prints the exit status after each command's output.
+COMMANDS_ON_AVX2 = """
+from onedsl.cli import main
+for options in (["run", "graph.json"], ["run", "graph.json", "--repair"], ["explain", "4x8"]):
+    more = ["--dtype", "bf16", "--backend", "onednn"] if options[0] == "explain" else []
+    print(f"status {main([*options, *more])}")
+"""
+
+
 def test_unsupported_by_onednn_has_status_3(tmp_path):
     """Without usage text, also with --repair."""
-    file = tmp_path / "graph.json"
     op = onedsl.BatchNormTrainingBackward(1e-5)
-    file.write_text(op.graph(onedsl.TensorSpec((2, 5, 5, 6), "bf16")).to_json())
-    for more in ([], ["--repair"]):
-        child = run_command("run", str(file), *more, environment=helpers.ON_AVX2, status=3)
-        text = re.sub(r"\s+", " ", child.stdout)
+    graph = op.graph(onedsl.TensorSpec((2, 5, 5, 6), "bf16"))
+    (tmp_path / "graph.json").write_text(graph.to_json())
+    child = helpers.run_child(COMMANDS_ON_AVX2, environment=helpers.ON_AVX2, cwd=tmp_path)
+    *texts, end = re.sub(r"\s+", " ", child.stdout).split("status 3")
+    for text in texts:
         assert "no bf16 kernel for CPUs without avx512_core" in text
-        assert text.endswith(" UNSUPPORTED ")
         assert "--repair" not in text, "no repair helps"
-        assert "Usage" not in child.stderr
+    assert [text.endswith(" UNSUPPORTED ") for text in texts] == [True, True, False]
+    assert "runs nothing: oneDNN " in texts[2]
+    assert end == " "
+    assert "Usage" not in child.stderr
 
 
 def graphs_of_several_ops(data_format):
@@ -235,8 +252,7 @@ def graphs_of_several_ops(data_format):
         yield Graph((dataclasses.replace(mask, name=kind, kind=kind, attrs={}), gradient))
 
 
-@helpers.formats
-@pytest.mark.parametrize("repair", [[], ["--repair"]])
+@pytest.mark.parametrize(("data_format", "repair"), [("NXC", []), ("NCX", ["--repair"])])
 def test_run_of_several_ops(data_format, repair, graph_file, capsys):
     for graph in graphs_of_several_ops(data_format):
         graph_file.write_text(graph.to_json())
@@ -360,9 +376,13 @@ def test_explain_native(data_format, capsys):
     assert found["runs"].startswith(f"onedsl two-pass kernel, {_core.native_isa()}")
     assert found["threads"].startswith(f"1 of {_core.max_threads()}, busy ")
     assert found["summation"].startswith("rows" if data_format == "NXC" else "planes")
-    tensors = 5 if data_format == "NXC" else 3
-    traffic = f"{tensors * 2**15 / 2**20:.2f} MiB ({tensors} tensors): "
-    assert found["memory traffic"].startswith(traffic)
+    assert (
+        found["memory traffic"]
+        == {
+            "NXC": "0.16 MiB (5 tensors): reads src and diff_dst twice, writes diff_src",
+            "NCX": "0.09 MiB (3 tensors): reads src and diff_dst, writes diff_src",
+        }[data_format]
+    )
     assert found["stores"] == "ordinary"
     assert found["floor"].startswith("unknown below 1 MiB")
     assert "bandwidth" not in found
@@ -407,13 +427,6 @@ def test_explain_onednn(shape, capfd):
     assert "changed by onedsl: reshaped to " in shown
     assert "partition of op 0: BatchNormTrainingBackward, supported" in shown
     assert "onednn_verbose" not in shown
-
-
-def test_explain_unsupported_by_onednn():
-    options = ("--dtype", "bf16", "--backend", "onednn")
-    child = run_command("explain", "4x8", *options, environment=helpers.ON_AVX2, status=3)
-    assert re.search("^runs +nothing: oneDNN ", child.stdout, re.MULTILINE)
-    assert "has no bf16 kernel for CPUs without avx512_core" in re.sub(r"\s+", " ", child.stdout)
 
 
 PRESETS = "must be one of small, resnet50, mobilenetv2, transformer, images, or a shape"
@@ -461,8 +474,8 @@ def test_invalid_arguments_have_status_2(command, message, graph_file, monkeypat
 
 
 def test_version_and_help(capsys):
-    child = run_command("--version")
-    assert child.stdout == f"onedsl, version {onedsl.__version__}\n"
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"onedsl, version {onedsl.__version__}\n"
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     for command in ("info", "run", "export", "explain", "bench"):
@@ -545,11 +558,8 @@ def test_a_closed_stdout_is_an_error(command):
     assert child.stderr.startswith("Error: stdout must be open")
 
 
-@pytest.mark.parametrize("redirection", ["2>&-", "<&-"])
-def test_other_streams_may_be_closed(redirection):
-    child = run_command_in_shell("info --json", redirection)
-    assert child.stderr == ""
-    assert json.loads(child.stdout)
+def test_other_streams_may_be_closed():
+    assert json.loads(run_command_in_shell("info --json", "2>&- <&-").stdout)
 
 
 C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -557,32 +567,36 @@ C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 # Names and values of a file in each, tables, files and fractions in the strictest one.
 @pytest.mark.parametrize(
-    ("command", "encoding", "environment", "name"),
+    ("encoding", "environment", "name"),
     [
-        ("run", "ascii", {"PYTHONIOENCODING": "ascii", "LC_ALL": "C.UTF-8"}, "\\u4e2d.json"),
-        ("run", "ascii", C_LOCALE, "\\udce4\\udcb8\\udcad.json"),
-        ("run", "utf-8", {"PYTHONIOENCODING": "utf-8", "LC_ALL": "C.UTF-8"}, "\u4e2d.json"),
-        ("bench", "ascii", C_LOCALE, ""),
-        ("explain", "ascii", C_LOCALE, ""),
+        ("ascii", {"PYTHONIOENCODING": "ascii", "LC_ALL": "C.UTF-8"}, "\\u4e2d.json"),
+        ("ascii", C_LOCALE, "\\udce4\\udcb8\\udcad.json"),
+        ("utf-8", {"PYTHONIOENCODING": "utf-8", "LC_ALL": "C.UTF-8"}, "\u4e2d.json"),
     ],
-    ids=["run, ascii", "run, C", "run, utf-8", "bench, C", "explain, C"],
+    ids=["ascii", "C", "utf-8"],
 )
-def test_terminals_without_utf8(command, encoding, environment, name, graph_file, tmp_path):
+def test_terminals_without_utf8(encoding, environment, name, graph_file, tmp_path):
     """Regression: after the measurement, UnicodeEncodeError instead of tables and files."""
     file = graph_file.rename(tmp_path / "\u4e2d.json")
-    arguments = {"bench": "small --dtype f32 --json figures.json", "explain": "4x8x8x16"}
-    options = [str(file)] if command == "run" else arguments[command].split()
-    environment = environment | {"OMP_NUM_THREADS": "1"}
-    child = run_command(
-        command, *options, "--seconds", "0.01", cwd=tmp_path, environment=environment, text=False
+    commands = [f"run {file}"]
+    if environment is C_LOCALE:
+        commands += ["bench small --dtype f32 --json figures.json", "explain 4x8x8x16"]
+    code = "import sys; from onedsl.cli import main\nfor command in sys.argv[1:]: "
+    code += "print(main([*command.split(), '--seconds', '0.01']))"
+    child = helpers.run_child(
+        *(code, tuple(commands)),
+        **{"cwd": tmp_path, "text": False},
+        environment=environment | {"OMP_NUM_THREADS": "1"},
     )
     shown = child.stdout.decode(encoding)
+    assert shown.startswith(name)
     assert b"Error" not in child.stderr
-    # The tables of `bench` have "us" in a line of its own.
-    assert ("us" if encoding == "ascii" else "\N{MICRO SIGN}s") in re.split(r"[\s(),]+", shown)
-    if command == "run":
-        assert shown.startswith(name)
-    if command == "bench":
+    outputs = re.split(r"^0\n", shown, flags=re.MULTILINE)
+    assert len(outputs) == len(commands) + 1
+    for output in outputs[:-1]:
+        # The tables of `bench` have "us" in a line of its own.
+        assert ("us" if encoding == "ascii" else "\N{MICRO SIGN}s") in re.split(r"[\s(),]+", output)
+    if environment is C_LOCALE:
         assert json.loads((tmp_path / "figures.json").read_text())["rows"]
 
 
