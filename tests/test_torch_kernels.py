@@ -1,7 +1,8 @@
 """The kernels that `enable` registers with PyTorch, called as ops.
 
-The laws call PyTorch's functions. Here are the arguments that only ops have (momentum, masks, saved
-statistics), what is left to PyTorch's own kernels and raises its errors, memory, and the run log.
+The laws call PyTorch's functions, with all dtypes, ranks and layouts. Here are the other ops, and
+the arguments that only ops have (momentum, masks, saved statistics); any strides; what is left to
+PyTorch's own kernels and raises its errors; memory; and exceptions in the run log.
 """
 
 import contextlib
@@ -20,9 +21,7 @@ import pytest
 from torch_helpers import (
     DTYPES,
     LIMITS,
-    dtypes,
     inputs,
-    memories,
     modes,
     nn,
     onedsl_torch,
@@ -112,22 +111,18 @@ FORWARD_OPS = dict.fromkeys(
 FORWARD_OPS[aten._native_batch_norm_legit.no_stats] = lambda w, b, *_: (w, b, True, MOMENTUM, EPS)
 
 
-@dtypes
-@memories
-def test_forward_ops(runs, dtype, rank, memory):
-    src, _ = inputs(rank, dtype, memory)
-    for op, arguments in FORWARD_OPS.items():
-        got = check(op, src, *arguments(*state(src.shape[1])))
-        assert got[0].stride() == src.stride()
-        assert runs() == [FORWARD], op
+@pytest.mark.parametrize("op", FORWARD_OPS, ids=str)
+def test_forward_ops(runs, op):
+    src, _ = inputs(2, "bf16", "channels_last")
+    got = check(op, src, *FORWARD_OPS[op](*state(5)))
+    assert got[0].stride() == src.stride()
+    assert runs() == [FORWARD]
 
 
-@dtypes
-@memories
 @modes
-def test_backward_ops(runs, dtype, rank, memory, train):
-    src, diff_dst = inputs(rank, dtype, memory)
-    weight, _, mean, variance = state(src.shape[1])
+def test_backward_op(runs, train):
+    src, diff_dst = inputs(2, "f32", "channels_last")
+    weight, _, mean, variance = state(5)
     for mask in ALL, (True, False, False), (True, True, False), (True, False, True):
         rest = mean, variance, mean, variance.rsqrt(), train, EPS, list(mask)
         for given in weight, None:
@@ -173,24 +168,17 @@ def unaligned(tensor):
     return torch.frombuffer(memory, dtype=torch.float32, offset=1).view(tensor.shape)
 
 
-def test_unaligned_src(runs):
-    src, _ = inputs(2, "f32")
-    got = check(aten.native_batch_norm, unaligned(src), *state(5), True, MOMENTUM, EPS)
-    assert got[0].stride() == src.stride()
-    assert runs() == [FORWARD]
-
-
 @modes
-def test_unaligned_diff_dst(runs, train):
+def test_unaligned_tensors(runs, train):
     src, diff_dst = inputs(2, "f32")
-    diff_dst = unaligned(diff_dst)
-    weight, _, mean, variance = state(5)
-    got = check(
-        *(aten.native_batch_norm_backward, diff_dst, src, weight, mean, variance),
-        *(mean, variance.rsqrt(), train, EPS, list(ALL)),
-    )
+    weight, bias, mean, variance = state(5)
+    vectors = weight, bias, mean, variance
+    got = check(aten.native_batch_norm, unaligned(src), *vectors, True, MOMENTUM, EPS)
     assert got[0].stride() == src.stride()
-    assert runs() == [BACKWARD]
+    rest = mean, variance, mean, variance.rsqrt(), train, EPS, list(ALL)
+    got = check(aten.native_batch_norm_backward, unaligned(diff_dst), src, weight, *rest)
+    assert got[0].stride() == src.stride()
+    assert runs() == [FORWARD, BACKWARD]
 
 
 def random_view(random, shape, dtype):
@@ -271,109 +259,115 @@ TYPES = "dtypes other than float32, bfloat16 and float16"
 VECTORS = "parameters and statistics"
 FEW = "fewer than two values per channel"
 EPSILONS = "an eps that is not positive and finite in float32"
-# The reason in the run log, and the arguments.
-UNSUPPORTED_FORWARD = {
-    "evaluation": ("the forward pass of evaluation", SRC, FOUR, False),
+SAVED = FOUR[2], FOUR[3].rsqrt()
+WIDE = [v.double() for v in FOUR]
+
+
+def of_shared_memory(shared):
+    """Call the forward pass with running statistics in the memory of another argument."""
+    src, weight, bias, mean, variance = (t.clone() for t in (SRC, *FOUR))
+    if shared == "weight":
+        mean = weight
+    elif shared == "bias":
+        variance = bias
+    elif shared == "part of src":
+        variance = src.flatten()[3:8].abs_()
+    else:
+        mean, variance = src.new_ones(6).unfold(0, 5, 1)
+    vectors = weight, bias, mean, variance
+    return (*aten.native_batch_norm(src, *vectors, True, 0.9, 1e-5), *vectors)
+
+
+def of_op(op):
+    vectors = [v.clone() for v in WIDE]
+    return *op(SRC.double(), *FORWARD_OPS[op](*vectors)), *vectors
+
+
+# The reason in the run log, and the call.
+UNSUPPORTED = {
+    "evaluation": ("the forward pass of evaluation", lambda: forward(SRC, FOUR, False)),
     "evaluation without weight in bf16": (
-        *("the forward pass of evaluation", SRC.bfloat16(), [None, None, *FOUR[2:]], False),
+        "the forward pass of evaluation",
+        lambda: forward(SRC.bfloat16(), [None, None, *FOUR[2:]], False),
     ),
-    "float64": (TYPES, SRC.double(), [v.double() for v in FOUR]),
-    "vectors with gaps": (f"strided {VECTORS}", SRC, [torch.rand(5, 2)[:, 0], *FOUR[1:]]),
+    **{f"{op} of float64": (TYPES, functools.partial(of_op, op)) for op in FORWARD_OPS},
+    "vectors with gaps": (
+        f"strided {VECTORS}",
+        lambda: forward(SRC, [torch.ones(5, 2)[:, 0], *FOUR[1:]]),
+    ),
     "weight in a matrix": (
         f"{VECTORS} whose length is not the number of channels",
-        *(SRC, [torch.rand(5, 1), *FOUR[1:]]),
+        lambda: forward(SRC, [torch.ones(5, 1), *FOUR[1:]]),
     ),
-    "eps 0": (EPSILONS, SRC, FOUR, True, 0.0),
-    "eps 0 in float32": (EPSILONS, SRC, FOUR, True, 7e-46),
-    "infinite eps in float32": (EPSILONS, SRC, FOUR, True, 3.41e38),
+    "eps 0": (EPSILONS, lambda: forward(SRC, FOUR, True, 0.0)),
+    "eps 0 in float32": (EPSILONS, lambda: forward(SRC, FOUR, True, 7e-46)),
+    "infinite eps in float32": (EPSILONS, lambda: forward(SRC, FOUR, True, 3.41e38)),
     "no vectors in bf16": (
         "16-bit inputs without parameters and running statistics",
-        *(SRC.bfloat16(), [None] * 4),
+        lambda: forward(SRC.bfloat16(), [None] * 4),
     ),
     "parameters of bf16": (
         f"{VECTORS} other than float32",
-        *(SRC.bfloat16(), [v.bfloat16() for v in FOUR]),
+        lambda: forward(SRC.bfloat16(), [v.bfloat16() for v in FOUR]),
     ),
-    "one value per channel": (FEW, torch.randn(1, 5, 1, 1), FOUR),
-    "empty": (FEW, torch.randn(0, 5, 2, 2), [None] * 4),
-}
-SAVED = FOUR[2], FOUR[3].rsqrt()
-UNSUPPORTED_BACKWARD = {
-    "float64": (TYPES, SRC.double(), SRC.double(), None, [v.double() for v in SAVED]),
-    "without diff_src": (
+    "one value per channel": (FEW, lambda: forward(SRC[:1, :, :1, :1], FOUR)),
+    "empty": (FEW, lambda: forward(SRC[:0], [None] * 4)),
+    # Regression: PyTorch's kernel updates running statistics before it reads the parameters.
+    **{
+        f"running statistics that share the memory of {shared}": (
+            "outputs that share memory with another argument",
+            functools.partial(of_shared_memory, shared),
+        )
+        for shared in ("weight", "bias", "part of src", "each other")
+    },
+    "gradient of float64": (
+        TYPES,
+        lambda: backward(*[SRC.double()] * 2, None, [v.double() for v in SAVED]),
+    ),
+    # Regression: logged as statistics that are not vectors of float32.
+    "gradient of float64 with running statistics": (
+        TYPES,
+        lambda: backward(*[SRC.double()] * 2, WIDE[0], WIDE[2:], running=WIDE[2:]),
+    ),
+    "gradient without diff_src": (
         "gradients of the parameters alone",
-        *(SRC, SRC, FOUR[0], SAVED, True, (False, True, True)),
+        lambda: backward(SRC, SRC, FOUR[0], SAVED, True, (False, True, True)),
     ),
-    "weight with gaps": (f"strided {VECTORS}", SRC, SRC, torch.rand(5, 2)[:, 0], SAVED),
-    "unaligned weight": (
+    "gradient of a weight with gaps": (
+        f"strided {VECTORS}",
+        lambda: backward(SRC, SRC, torch.ones(5, 2)[:, 0], SAVED),
+    ),
+    "gradient of an unaligned weight": (
         "unaligned tensors",
-        *(SRC, SRC, torch.frombuffer(bytearray(21), dtype=torch.float32, offset=1), SAVED),
+        lambda: backward(
+            SRC, SRC, torch.frombuffer(bytearray(21), dtype=torch.float32, offset=1), SAVED
+        ),
     ),
 }
 
 
-@pytest.mark.parametrize("what", UNSUPPORTED_FORWARD)
-def test_unsupported_forward_is_pytorchs(runs, what):
-    reason, *arguments = UNSUPPORTED_FORWARD[what]
+@pytest.mark.parametrize("what", UNSUPPORTED)
+def test_unsupported_calls_are_pytorchs(runs, what):
+    """The results, or the error."""
+    reason, function = UNSUPPORTED[what]
 
     def call():
         try:
-            return forward(*arguments)
+            return function()
         except RuntimeError as error:
             return str(error)
 
-    ours, theirs = call(), by_pytorch(call)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # with more, PyTorch's threads race for memory that channels share
+    try:
+        ours, theirs = call(), by_pytorch(call)
+    finally:
+        torch.set_num_threads(threads)
     assert runs("reason") == [reason]
     if isinstance(theirs, str):
         assert ours == theirs
     else:
         assert_same(ours, theirs)
-
-
-@pytest.mark.parametrize("shared", ["weight", "bias", "part of src", "each other"])
-def test_running_statistics_that_share_memory_are_pytorchs(runs, shared):
-    """Regression: PyTorch's kernel updates them before it reads the parameters."""
-
-    def call():
-        src, weight, bias, mean, variance = (t.clone() for t in (SRC, *FOUR))
-        if shared == "weight":
-            mean = weight
-        elif shared == "bias":
-            variance = bias
-        elif shared == "part of src":
-            variance = src.flatten()[3:8].abs_()
-        else:
-            mean, variance = src.new_ones(6).unfold(0, 5, 1)
-        vectors = weight, bias, mean, variance
-        return (*aten.native_batch_norm(src, *vectors, True, 0.9, 1e-5), *vectors)
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # with more, PyTorch's threads race for what the channels share
-    try:
-        ours, theirs = call(), by_pytorch(call)
-    finally:
-        torch.set_num_threads(threads)
-    assert runs("reason") == ["outputs that share memory with another argument"]
-    assert_same(ours, theirs)
-
-
-@pytest.mark.parametrize("what", UNSUPPORTED_BACKWARD)
-def test_unsupported_backward_is_pytorchs(runs, what):
-    reason, *arguments = UNSUPPORTED_BACKWARD[what]
-    ours = backward(*arguments)
-    assert runs("reason") == [reason]
-    assert_same(ours, by_pytorch(lambda: backward(*arguments)))
-
-
-@pytest.mark.parametrize("op", FORWARD_OPS, ids=str)
-def test_every_op_reaches_pytorchs_own_kernel(runs, op):
-    def call():
-        vectors = [v.double() for v in state(5)]
-        return *op(SRC.double(), *FORWARD_OPS[op](*vectors)), *vectors
-
-    ours = call()
-    assert runs("reason") == [TYPES]
-    assert_same(ours, by_pytorch(call))
 
 
 INVALID = {
@@ -485,9 +479,8 @@ def test_large_results_are_pytorchs_memory(runs):
     assert backward(src, diff_dst, None, saved)[0].share_memory_().is_shared()
 
 
-@pytest.mark.parametrize("check", ["errors", "search", "process_exit"])
-def test_lack_of_memory(check):
-    child = helpers.run_script("torch_memory.py", check)
+def test_lack_of_memory():
+    child = helpers.run_script("torch_memory.py", "errors", "search", "process_exit")
     assert (child.stdout, child.stderr) == ("done\n", "")
 
 
@@ -531,17 +524,6 @@ def test_each_call_is_logged_once_and_a_fallback_with_its_shape(caplog):
     run, fallback = caplog.messages
     assert run.startswith("BatchNormForwardTraining f32")
     assert fallback == f"PyTorch's own batch norm of 4x5x6x3: onedsl does not support {TYPES}"
-
-
-def test_a_gradient_of_float64_is_logged_as_such(caplog):
-    """Regression: as statistics that are not vectors of float32."""
-    src, *vectors = (t.double() for t in (SRC, *FOUR, *SAVED))
-    weight, _, *running = vectors[:4]
-    with caplog.at_level(logging.INFO, "onedsl"), onedsl.verbose(), onedsl_torch.enable():
-        aten.native_batch_norm_backward(
-            src, src, weight, *running, *vectors[4:], True, EPS, (True, True, True)
-        )
-    assert caplog.messages[0].endswith(f"onedsl does not support {TYPES}")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), TimeoutError("late")])

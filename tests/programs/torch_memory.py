@@ -1,6 +1,6 @@
 """Checks large results where memory runs out, and at the end of the process.
 
-Command line: the name of a check.
+Command line: the names of checks.
 """
 
 import contextlib
@@ -95,5 +95,6 @@ def process_exit():
 
 torch.set_num_threads(1)  # more would only wait for the other programs of the machine
 onedsl.torch.enable(huge_pages=False)
-globals()[sys.argv[1]]()
+for name in sys.argv[1:]:
+    globals()[name]()
 print("done")
