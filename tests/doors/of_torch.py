@@ -172,17 +172,29 @@ class TorchOperator(TorchDoor):
         )
 
 
-def _of_biased(running: Any, v: Mapping[str, Any]) -> Any:
+def _of_biased(running: Any, v: Mapping[str, Any], processes: int) -> Any:
     """Return a running variance of PyTorch as if it had the biased variance, as oneDNN's."""
-    count = v["src"].numel() // running.numel()
+    count = processes * v["src"].numel() // running.numel()
     kept = v["variance"].double() * MOMENTUM
     return (kept + (running.double() - kept) * ((count - 1) / count)).float()
+
+
+def _call_layer(layer: Any, v: Mapping[str, Any], running: list[Any], *inputs: Any) -> Any:
+    """Call a layer with the parameters and running statistics of a call."""
+    import torch
+
+    state = {"weight": v["gamma"], "bias": v.get("beta")}
+    state |= {"running_mean": running[0], "running_var": running[1]}
+    state = {name: tensor for name, tensor in state.items() if tensor is not None}
+    return torch.func.functional_call(layer, state, inputs)
 
 
 class TorchAutograd(TorchDoor):
     """The base class of the doors that PyTorch's autograd differentiates."""
 
     of_batch = True
+    processes = 1
+    """How many processes have the batch."""
     accepted: Mapping[str, str] = {
         **TorchDoor.accepted,
         "epsilon is NaN": "PyTorch computes it.",
@@ -238,7 +250,7 @@ class TorchAutograd(TorchDoor):
             dst = self.forward(call, v, running)
             if call.is_forward:
                 results = {"dst": dst, "running_mean": running[0]}
-                results["running_variance"] = _of_biased(running[1], v)
+                results["running_variance"] = _of_biased(running[1], v, self.processes)
             else:
                 needed = self._needed(v)
                 gradients = torch.autograd.grad(dst, [*needed.values()], v["diff_dst"])
@@ -328,8 +340,6 @@ class TorchLayer(TorchAutograd):
         return super().unsupported(call)
 
     def forward(self, call: Call, v: Mapping[str, Any], running: list[Any]) -> Any:
-        import torch
-
         import onedsl.torch
 
         src, residual = v["src"], v["residual"]
@@ -338,11 +348,62 @@ class TorchLayer(TorchAutograd):
             track_running_stats=running[0] is not None,
             **call.activation.attributes if call.activation else {},
         )
-        state = {"weight": v["gamma"], "bias": v["beta"]}
-        state |= {"running_mean": running[0], "running_var": running[1]}
-        state = {name: tensor for name, tensor in state.items() if tensor is not None}
-        given = [src] if residual is None else [src, residual]
-        return torch.func.functional_call(layer, state, tuple(given))
+        return _call_layer(layer, v, running, *([src] if residual is None else [src, residual]))
+
+
+class TorchSync(PyTorch):
+    """SyncBatchNorm in one of two processes that have the same batch. Their exchange is simulated.
+
+    test_torch_sync.py has the exchange.
+    """
+
+    name = "torch_sync"
+    limit = 300
+    processes = 2
+    accepted: Mapping[str, str] = {
+        name: reason
+        for name, reason in TorchAutograd.accepted.items()
+        if name not in ("epsilon is NaN", "src is f64")
+    }
+
+    def unsupported(self, call: Call) -> str:
+        if call.activation:
+            return "PyTorch's functions compute the activation."
+        if call.target.broadcast:
+            return "Evaluation is that of PyTorch's layers."
+        return super().unsupported(call)
+
+    def operations(self, call: Call) -> list[str]:
+        return [name for name in super().operations(call) for _ in ("reduce", "apply")]
+
+    def undifferentiable(self, call: Call) -> str:
+        return "The gradients cannot be differentiated."
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        from unittest import mock
+
+        from onedsl.torch import _sync
+
+        def gather(mine: Any, group: object) -> Any:
+            return mine.expand(2, -1).contiguous()
+
+        group = type("Group", (), {})()
+        with (
+            mock.patch.object(_sync, "_gather", gather),
+            mock.patch.object(_sync.SyncBatchNorm, "_group", return_value=group),
+        ):
+            yield
+
+    def forward(self, call: Call, v: Mapping[str, Any], running: list[Any]) -> Any:
+        import onedsl.torch
+
+        src = v["src"]
+        layer = onedsl.torch.SyncBatchNorm(
+            *(src.shape[1], call.attributes["epsilon"], 1 - MOMENTUM, v["gamma"] is not None),
+            track_running_stats=running[0] is not None,
+        )
+        return _call_layer(layer, v, running, src)
 
 
 @contextlib.contextmanager
