@@ -1,14 +1,18 @@
-"""Prints whether PyTorch uses huge pages in some situation, and what onedsl says about it.
+"""Prints whether PyTorch uses huge pages in some situations, and what onedsl says about it.
 
 Prints the number of warnings, whether huge pages are used, and what `report` shows.
 
-Command line: words in the order of what happens: "tensor" makes one, "enable" and "disable" are
-onedsl's, "without" is `enable(huge_pages=False)`, "model" makes a model, "no-threads" and "no-proc"
-are limits of the process, and "fork" and "spawn" continue in a child process.
+Command line: each argument is a situation, which has a process of its own, forked before PyTorch's
+first tensor. Its words are in the order of what happens: "NAME=VALUE" sets a variable, "tensor"
+makes one, "enable" and "disable" are onedsl's, "without" is `enable(huge_pages=False)`, "model"
+makes a model, "no-threads", "no-proc" and "no-huge-pages" are limits of the process, and "fork" and
+"spawn" continue in a child process.
 """
 
 import builtins
+import ctypes
 import multiprocessing
+import os
 import pathlib
 import sys
 import threading
@@ -58,7 +62,10 @@ def happen(words):
 def run(words):
     """Let all happen. Return whether a child process has continued."""
     for number, word in enumerate(words):
-        if word == "tensor":
+        if "=" in word:
+            name, _, value = word.partition("=")
+            os.environ[name] = value
+        elif word == "tensor":
             torch.ones(1)
         elif word == "enable":
             onedsl.torch.enable()
@@ -73,6 +80,8 @@ def run(words):
         elif word == "no-proc":
             pathlib.Path.read_text = hidden(pathlib.Path.read_text)
             builtins.open = hidden(builtins.open)
+        elif word == "no-huge-pages":
+            ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # as some programs do for their children
         elif word in ("fork", "spawn"):
             child = multiprocessing.get_context(word).Process(
                 target=happen, args=(words[number + 1 :],)
@@ -84,4 +93,8 @@ def run(words):
 
 
 if __name__ == "__main__":
-    happen(sys.argv[1:])
+    for situation in sys.argv[1:]:
+        if (child := os.fork()) == 0:
+            happen(situation.split())
+            os._exit(0)  # Python's takes a second
+        os.waitpid(child, 0)

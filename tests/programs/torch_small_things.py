@@ -1,9 +1,10 @@
-"""Runs a loop that keeps small things beside large tensors, and prints how the process grows.
+"""Runs loops that keep small things beside large tensors, and prints how the process grows.
 
-Command line: the loop, and the setting: "PyTorch", "huge pages" (PyTorch's) or "enable"
-(onedsl's). Prints megabytes above the start: the peak, and what is resident after 50,
-100 and 200 steps of the loop, or after all of its steps, if they are fewer. With forked workers, it
-prints the peak of the memory of all processes together (shared pages count once).
+Command line: the loops, separated by commas, and the setting: "PyTorch", "huge pages" (PyTorch's)
+or "enable" (onedsl's). Each loop has a process of its own, forked before the first tensor. A line
+for each has megabytes above the start: the peak, and what is resident after 50, 100 and 200 steps
+of the loop, or after all of its steps, if they are fewer. With forked workers, it has the peak of
+the memory of all processes together (shared pages count once).
 """
 
 import os
@@ -11,7 +12,7 @@ import random
 import sys
 from pathlib import Path
 
-LOOP, SETTING = sys.argv[1:]
+LOOPS, SETTING = sys.argv[1:]
 if SETTING == "huge pages":
     os.environ["THP_MEM_ALLOC_ENABLE"] = "1"
 
@@ -19,6 +20,8 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from processes import peak, resident  # noqa: E402
 from torch import nn  # noqa: E402
+
+import onedsl.torch  # noqa: E402
 
 MB = 1 << 20
 kept = []
@@ -201,20 +204,27 @@ def all_processes():
     return total * 1024
 
 
-if SETTING == "enable":
-    import onedsl.torch
+def measure(loop):
+    """Run a loop, and print how the process grows."""
+    if SETTING == "enable":
+        onedsl.torch.enable()
+    torch.ones(1)
+    step(network(4, 1), 2, 8)  # libraries are loaded
+    forks = loop.startswith("workers")
+    start = all_processes() if forks else resident()
+    highest, after = 0, {}
+    for number, _ in enumerate(globals()[loop](), 1):
+        if forks:
+            highest = max(highest, all_processes())
+        if number in (50, 100, 200):
+            after[number] = resident() - start
+    after = list(after.values()) or [resident() - start]
+    highest = (highest if forks else peak()) - start
+    print(*(round(n / MB) for n in (highest, *after)), flush=True)
 
-    onedsl.torch.enable()
-torch.ones(1)
-step(network(4, 1), 2, 8)  # libraries are loaded
-forks = LOOP.startswith("workers")
-start = all_processes() if forks else resident()
-highest, after = 0, {}
-for number, _ in enumerate(globals()[LOOP](), 1):
-    if forks:
-        highest = max(highest, all_processes())
-    if number in (50, 100, 200):
-        after[number] = resident() - start
-after = list(after.values()) or [resident() - start]
-highest = (highest if forks else peak()) - start
-print(*(round(n / MB) for n in (highest, *after)))
+
+for loop in LOOPS.split(","):
+    if (child := os.fork()) == 0:
+        measure(loop)
+        os._exit(0)  # Python's takes a second
+    os.waitpid(child, 0)
