@@ -1,8 +1,9 @@
 """Trains for two steps where enable may have no effect, and prints onedsl's warnings.
 
-Command line: how the model is run.
+Command line: how the model is run, several ways. Each has a process of its own, and prints a line.
 """
 
+import os
 import sys
 import warnings
 
@@ -13,7 +14,7 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 import onedsl.torch
 
 
-def train(use=lambda model: model, dtype=torch.float32):
+def train(what, caught, use=lambda model: model, dtype=torch.float32):
     layers = nn.Conv2d(3, 4, 1, dtype=dtype), nn.BatchNorm2d(4, dtype=dtype)
     model = use(nn.Sequential(*layers))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -27,21 +28,30 @@ def train(use=lambda model: model, dtype=torch.float32):
     optimizer.step()
 
 
-what = sys.argv[1]
-generator = nn.BatchNorm2d(4)  # which is not trained
-onedsl.torch.enable()
-if what != "compiled":
+def run(what):
+    generator = nn.BatchNorm2d(4)  # which is not trained
+    onedsl.torch.enable()
+    if what == "disabled":
+        onedsl.torch.disable()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RuntimeWarning)
+        if what in ("fake", "meta"):
+            with torch._subclasses.FakeTensorMode() if what == "fake" else torch.device("meta"):
+                train(what, caught)
+        train(what, caught, lambda model: model[0])  # a discriminator
+        in_float64 = [lambda model: model, torch.float64]
+        uses = {"compiled": [torch.compile], **dict.fromkeys(["float64", "checkpoint"], in_float64)}
+        for _ in range(2):
+            train(what, caught, *uses.get(what, []))
+    del generator
+    print(*(w.message for w in caught if "onedsl" in str(w.message)), sep="\n", flush=True)
+
+
+ways = sys.argv[1:]
+if "compiled" not in ways:
     import torch._inductor.compile_fx
-if what == "disabled":
-    onedsl.torch.disable()
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always", RuntimeWarning)
-    if what in ("fake", "meta"):
-        with torch._subclasses.FakeTensorMode() if what == "fake" else torch.device("meta"):
-            train()
-    train(lambda model: model[0])  # a discriminator
-    in_float64 = [lambda model: model, torch.float64]
-    uses = {"compiled": [torch.compile], **dict.fromkeys(["float64", "checkpoint"], in_float64)}
-    for _ in range(2):
-        train(*uses.get(what, []))
-print(*(w.message for w in caught if "onedsl" in str(w.message)), sep="\n")
+for way in ways:
+    if (child := os.fork()) == 0:
+        run(way)
+        os._exit(0)  # Python's takes a second
+    os.waitpid(child, 0)
