@@ -1,8 +1,9 @@
 """torch.compile(model, backend="onedsl"): what runs onedsl's operators, and the results.
 
-The laws have the values of each operator and activation. Here is which of the ways to write a model
-are fused and which must not be, the strides of results, PyTorch's other features, and inductor's
-code for a dozen networks. All others run without code (`without_code`).
+The laws have the values of each operator and activation, and programs/fused_graphs.py those of
+random graphs. Here is which of the ways to write a model are fused and which must not be, the
+strides of results, PyTorch's other features, and inductor's code for a dozen networks. All others
+run without code (`without_code`).
 """
 
 import copy
@@ -11,7 +12,6 @@ import logging
 import re
 import sys
 import threading
-from pathlib import Path
 
 import helpers
 import pytest
@@ -394,29 +394,25 @@ def test_epsilon_with_flushed_subnormal_numbers(report, x):
 def one_step(src, weight, bias, diff_dst, change):
     """Compute a batch norm, a ReLU6 and their gradients by PyTorch's ops.
 
-    `change` has functions of the values by name, which return another value of that name. Those in
-    its item "masked" replace values after the gradient of the ReLU, all others before.
+    `change` has functions of the values by name, which return another value of that name.
     """
     y, mean, inverse_stddev = torch.native_batch_norm(
         src, weight, bias, None, None, True, 0.1, 1e-5
     )
     z = F.relu6(y.clone())
-    v = {"src": src, "weight": weight, "mean": mean, "inverse_stddev": inverse_stddev, "bound": 6.0}
+    v = {"src": src, "weight": weight, "mean": mean, "bound": 6.0}
     v |= {"y": y, "z": z, "diff_dst": diff_dst}
     v |= {name: new(v) for name, new in change.items() if name in v}
-    v["masked"] = change.get("gradient", gradient_of_relu6)(v)
-    v |= {name: new(v) for name, new in change.get("masked", {}).items()}
-    saved = v["weight"], None, None, v["mean"], v["inverse_stddev"]
-    return (
-        z,
-        *aten.native_batch_norm_backward(v["masked"], v["src"], *saved, True, 1e-5, [True] * 3),
-    )
+    masked = change.get("gradient", gradient_of_relu6)(v)
+    saved = v["weight"], None, None, v["mean"], inverse_stddev
+    return z, *aten.native_batch_norm_backward(masked, v["src"], *saved, True, 1e-5, [True] * 3)
 
 
 def gradient_of_relu6(v):
     return aten.hardtanh_backward(v["diff_dst"], v["z"], 0.0, v["bound"])
 
 
+# fused_graphs.py changes the others.
 CHANGES = {
     "nothing": {},
     "copies": {name: lambda v, n=name: v[n].clone() for name in ("src", "weight", "mean", "z")},
@@ -431,26 +427,11 @@ CHANGES = {
     "lower bound": {
         "gradient": lambda v: aten.hardtanh_backward(v["diff_dst"], v["z"], -1, v["bound"])
     },
-    "src": {"src": lambda v: v["src"] * 2},
     "bound": {"bound": lambda v: 5.0},
     "mask of another value": {"z": lambda v: v["z"] + 0.1},
     "weight": {"weight": lambda v: v["weight"].abs()},
     "twice the weight": {"weight": lambda v: v["weight"] * 2},
     "no weight": {"weight": lambda v: None},
-    "mean": {"mean": lambda v: v["mean"] + 0.1},
-    "inverse stddev": {"inverse_stddev": lambda v: v["inverse_stddev"] * 2},
-    "mean twice": {"inverse_stddev": lambda v: v["mean"]},
-    "swapped statistics": {"mean": lambda v: v["inverse_stddev"]},
-    "gradient of 7 x 7": {"diff_dst": lambda v: v["diff_dst"][0, 0]},
-    "gradient of 3 x 1 x 1": {"diff_dst": lambda v: v["diff_dst"][0, :, :1, :1]},
-    "gradient without axes": {"diff_dst": lambda v: v["diff_dst"].sum()},
-    "gradient of one value": {"diff_dst": lambda v: v["diff_dst"].sum().reshape(1)},
-    "weight that depends on the gradient": {
-        "masked": {"weight": lambda v: v["weight"] + v["masked"].mean()}
-    },
-    "inverse stddev that depends on the gradient": {
-        "masked": {"inverse_stddev": lambda v: v["inverse_stddev"] + v["masked"].mean()}
-    },
 }
 
 
@@ -501,21 +482,32 @@ def test_result_as_its_own_gradient(report, x):
     assert "1 with SiLU, forward and backward" in report()[0]
 
 
-def test_random_graphs_have_the_same_results():
+@pytest.mark.filterwarnings("ignore")
+def test_random_graphs_have_the_same_results(capsys):
     """Regression: the search compared some arguments only. `.ci/run` tests more graphs."""
-    program = Path(__file__).parent / "programs" / "fused_graphs.py"
-    child = helpers.run_python(str(program), "150")
-    fused = re.match(r"150 graphs: (\d+) fused", child.stdout)
-    assert int(fused[1]) > 60  # otherwise little is tested
+    from programs import fused_graphs
+
+    threads = torch.get_num_threads()
+    try:
+        wrong = fused_graphs.main(300)
+    finally:
+        torch.set_num_threads(threads)
+    shown = capsys.readouterr().out
+    assert not wrong, shown
+    assert int(re.match(r"300 graphs: (\d+) fused", shown)[1]) > 120  # or little is tested
 
 
 @pytest.mark.usefixtures("without_code")
-@pytest.mark.parametrize("change", ["weight of another length", "gradient of another type"])
+@pytest.mark.parametrize(
+    "change",
+    ["weight of another length", "gradient of another type", "gradient of another shape"],
+)
 def test_calls_that_the_operators_do_not_support(change):
     """inductor computes them, or reports the error, as without onedsl."""
     src, diff_dst = torch.randn(2, 4, 3, 5)
     weight = torch.rand(1 if change == "weight of another length" else 3)
     diff_dst = diff_dst.double() if change == "gradient of another type" else diff_dst
+    diff_dst = diff_dst[:, :, :1] if change == "gradient of another shape" else diff_dst
 
     def function(src, weight, diff_dst):
         y, mean, inverse_stddev = torch.native_batch_norm(
@@ -615,16 +607,6 @@ def test_ops_that_inductor_does_not_decompose(report, x, op, monkeypatch, caplog
     lines = [m for m in caplog.messages if "has no decompositions of" in m]
     assert len(lines) == 1
     assert op in lines[0]
-
-
-@pytest.mark.usefixtures("without_code")
-@pytest.mark.parametrize("shape", [(4, 8, 6), (4, 8), (2, 8, 3, 4, 5), "transposed"], ids=str)
-def test_other_ranks(shape, report):
-    """Regression: the operators' fake results had other strides than the real ones."""
-    x = torch.randn(4, 6, 8).transpose(1, 2) if shape == "transposed" else torch.randn(shape)
-    kind = getattr(nn, f"BatchNorm{max(x.ndim - 2, 1)}d")
-    check_compiled(nn.Sequential(kind(8), nn.ReLU()), x.requires_grad_())
-    assert report() == [f"1 by onedsl; 1 {RELU} | 0 by inductor"]
 
 
 UNSUPPORTED = {
@@ -908,7 +890,7 @@ def test_checkpoints(reentrant, report, x):
 
 
 @pytest.mark.usefixtures("without_code")
-@pytest.mark.parametrize("name", ["relu", "silu", "no ReLU"])
+@pytest.mark.parametrize("name", ["silu", "no ReLU"])
 def test_activation_memory_budget(name, report, x):
     """With a budget, the backward pass computes batch norm again, but no running statistics.
 
