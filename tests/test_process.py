@@ -63,7 +63,7 @@ FEW_KEPT |= {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "8", "OMP_NUM_THREADS": "1"}
 FEW_KEPT |= {"MALLOC_ARENA_MAX": "1"}
 GROWTH = [
     ("new 100", 5 << 20, FEW_KEPT),
-    ("all 5000", 1 << 20, helpers.PASSIVE),
+    ("all 2000", 1 << 20, helpers.PASSIVE),
     pytest.param("all 30000", 1 << 20, helpers.PASSIVE, marks=pytest.mark.slow),
     pytest.param("forked 300", 15 << 20, FEW_KEPT, marks=pytest.mark.slow),
 ]
