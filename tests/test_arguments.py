@@ -404,7 +404,8 @@ class TestOut:
         """Whether strided memory contains a byte is a knapsack problem."""
         rng = np.random.default_rng(0)
         strides = [4 * int(step) for step in rng.integers(2**30, 2**31, 30)]
-        gamma = np.frombuffer(mmap.mmap(-1, 8), "f4")  # at an address that exceeds the strides
+        # At addresses that exceed the strides and the dense array, which malloc's may not.
+        gamma, other, *stats = (np.frombuffer(mmap.mmap(-1, 8), "f4") for _ in ("", "", *STATS))
         start = gamma.ctypes.data - sum(strides) // 8 * 4
         # Nothing reads this memory, which does not exist.
         address = {"data": (start, False), "shape": (2,) * 30, "strides": tuple(strides)}
@@ -413,8 +414,8 @@ class TestOut:
         # Dense, and elsewhere.
         address = {"data": (1 << 20, False), "strides": tuple(4 << i for i in reversed(range(30)))}
         dense = np.asarray(types.SimpleNamespace(__array_interface__=interface | address))
-        arrays = (knapsack, knapsack, *(np.ones(2, "f4") for _ in STATS))
-        out = (dense, gamma, gamma.copy())
+        arrays = (knapsack, knapsack, *stats)
+        out = (dense, gamma, other)
         found = Op(EPSILON)._core.describe(arrays, True, out)
         del (
             knapsack,
