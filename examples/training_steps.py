@@ -25,7 +25,8 @@ OMP_NUM_THREADS cores.
 adds two kinds to eager cases: the network with `BatchNormAct2d` instead of each batch norm and the
 ReLU, ReLU6 or SiLU after it, and the network without batch norm, whose time is the limit for every
 batch norm. Compiled kernels contain several operations. Those with batch norm are one part, with
-what is fused with it. --draw draws the parts of a file of measurements.
+what is fused with it. --draw draws a file of measurements: a bar is as long as a step, and divided as
+a profiled step is, which takes a little longer or shorter.
 """
 
 from __future__ import annotations
@@ -376,7 +377,7 @@ def medians_of_parts(rows: list[list[Any]]) -> dict[str, float]:
 
 
 def draw(file: Path, chosen: list[str]) -> None:
-    """Draw the parts of each chosen network's step as stacked bars."""
+    """Draw the steps of each chosen network as stacked bars of their parts."""
     import matplotlib.pyplot as plt
 
     ((machine, cases),) = json.loads(file.read_text(encoding="utf-8")).items()
@@ -410,11 +411,12 @@ def draw(file: Path, chosen: list[str]) -> None:
         }
         bars = {label: rows for label, rows in found.items() if rows}
         for at, rows in enumerate(bars.values()):
-            left = 0.0
-            for part, value in medians_of_parts(rows).items():
+            left, parts = 0.0, medians_of_parts(rows)
+            scale = statistics.median(row[0] for row in rows) / sum(parts.values())
+            for part, value in parts.items():
                 label = names.get(part, part)
-                axis.barh(at, value, 0.8, left, color=colors[part], label=label)
-                left += value
+                axis.barh(at, value * scale, 0.8, left, color=colors[part], label=label)
+                left += value * scale
             axis.text(left, at, f" {left:.0f}", va="center")
         axis.set_yticks(range(len(bars)), [*bars])
         axis.invert_yaxis()

@@ -67,22 +67,25 @@ INVALID = _with_faults(
     [call for call in calls_of(SLOPE, ["rank 4"]) if call.given in ("all", "dst")]
 )
 
+STEPS = {"layouts": 3, "in place": 5, "records": 7}
+"""Steps through CALLS, as those of `doors.base.STEPS`."""
+
 LAWS: dict[str, list[Call]] = {
     "values": _by_operator(
         CALLS + [call for call in calls_of(SLOPE, LARGE) if call.given == "all"]
     ),
     "combinations": _with_options(calls_of(RELUS, RANKS)),
     "empty": _by_operator(calls_of(RELUS[:1], EMPTY) + _with_options(calls_of(RELUS[:1], EMPTY))),
-    "layouts": CALLS[::3],
+    "layouts": CALLS[:: STEPS["layouts"]],
     "bits": CALLS,
     "threads": [call for call in calls_of(SLOPE, LARGE) if call.given in ("all", "no parameters")],
     "memory": calls_of(SLOPE, MEMORIES),
-    "in place": [replace(call, out="in place") for call in CALLS[::5]],
+    "in place": [replace(call, out="in place") for call in CALLS[:: STEPS["in place"]]],
     "rejects": INVALID,
     "words": _one_of_each_fault(
         [call for call in INVALID if group(call)[0] in GRADIENTS and group(call)[1:] == F32]
     ),
-    "records": CALLS[::7],
+    "records": CALLS[:: STEPS["records"]],
     "derivatives": [
         call
         for call in calls_of(ACTIVATIONS, ["rank 4"])

@@ -4,10 +4,13 @@ A new case changes nothing here. A new door or law is a new entry: ``pytest --wr
 tests/laws/test_coverage.py`` writes the file.
 """
 
+import math
 from pathlib import Path
 
+from cases import laws
+from cases.calls import PROBLEMS
 from cases.laws import LAWS, calls_under, why_not
-from doors import DOORS
+from doors import DOORS, base
 
 FILE = Path(__file__).with_name("coverage.txt")
 
@@ -31,4 +34,10 @@ def test_no_door_has_lost_a_law(request):
     found = table()
     if request.config.getoption("--write-expected"):
         FILE.write_text(found)
-    assert found == FILE.read_text()
+    assert found == FILE.read_text(), "pytest --write-expected tests/laws/test_coverage.py"
+
+
+def test_steps_leave_no_problem_out():
+    """A fifth problem would be the only one of every fifth call."""
+    steps = {*base.STEPS, *laws.STEPS.values()}
+    assert {math.gcd(step, len(PROBLEMS)) for step in steps} == {1}, "change the number of problems"
