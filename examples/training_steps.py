@@ -25,8 +25,8 @@ OMP_NUM_THREADS cores.
 adds two kinds to eager cases: the network with `BatchNormAct2d` instead of each batch norm and the
 ReLU, ReLU6 or SiLU after it, and the network without batch norm, whose time is the limit for every
 batch norm. Compiled kernels contain several operations. Those with batch norm are one part, with
-what is fused with it. --draw draws a file of measurements: a bar is as long as a step, and divided as
-a profiled step is, which takes a little longer or shorter.
+what is fused with it. --draw draws a file of measurements: a bar is as long as a step, and divided
+as a profiled step is, which takes a little longer or shorter.
 """
 
 from __future__ import annotations
