@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
+from training_steps import fastest
 
 import onedsl.flax
 
@@ -122,9 +123,7 @@ def main() -> None:
                 value = step(network, optimizers[kind], images, labels)
                 losses[kind].append(float(value))  # waits for the result
                 times[kind].append((time.perf_counter() - begin) * 1e3)
-        # What other programs use only adds to a time.
-        fastest = (sorted(times[kind][3:])[: max(1, options.steps // 4)] for kind in kinds)
-        flax, ours = map(statistics.mean, fastest)
+        flax, ours = (statistics.mean(fastest(times[kind][3:])) for kind in kinds)
         difference = abs(losses["Flax"][0] - losses["onedsl"][0])
         print(
             f"{name:10} Flax {flax:7.1f} ms  onedsl {ours:7.1f} ms  speed-up {flax / ours:.2f}"

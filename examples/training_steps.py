@@ -290,9 +290,9 @@ def measure(case: str, kind: str, num_steps: int, parts: bool) -> None:
         torch.distributed.destroy_process_group()
 
 
-def fastest(times: Sequence[float]) -> list[float]:
-    """Return the fastest quarter of the times."""
-    return sorted(times)[: max(1, len(times) // 4)]
+def fastest(steps: Sequence[Any], time_of: Callable[[Any], float] | None = None) -> list[Any]:
+    """Return the fastest quarter of steps, which are their times or have times."""
+    return sorted(steps, key=time_of)[: max(1, len(steps) // 4)]
 
 
 def times_of_parts(step: Callable[[], None], num_steps: int) -> dict[str, float]:
@@ -314,8 +314,7 @@ def times_of_parts(step: Callable[[], None], num_steps: int) -> dict[str, float]
             if names[0] and not any(names[1:]):
                 found[names[0]] += event.cpu_time_total / 1e3
         steps.append({**found, "rest": milliseconds - sum(found.values())})
-    limit = fastest([sum(each.values()) for each in steps])[-1]
-    chosen = [each for each in steps if sum(each.values()) <= limit]
+    chosen = fastest(steps, lambda each: sum(each.values()))
     return {part: statistics.mean(each[part] for each in chosen) for part in steps[0]}
 
 

@@ -25,6 +25,9 @@ MESSAGES = Path(__file__).parent / "messages" / "messages.json"
 """The words of errors and of the log, by test."""
 
 
+SKIPPED = pytest.StashKey[bool]()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write-expected",
@@ -88,6 +91,14 @@ def _write_messages(known: dict[str, list[str]]) -> None:
     MESSAGES.write_text(f"{text}\n", encoding="utf-8")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Note whether the test was skipped, before its fixtures end."""
+    report = yield
+    item.stash[SKIPPED] = report.skipped
+    return report
+
+
 @pytest.fixture
 def says(request: pytest.FixtureRequest) -> Iterator[Callable[[BaseException | str], None]]:
     """A function that compares an error's type and words, or a text, with those in messages.json.
@@ -108,8 +119,8 @@ def says(request: pytest.FixtureRequest) -> Iterator[Callable[[BaseException | s
             assert [found[-1]] == expected[:1], "pytest --write-expected writes the new words"
 
     yield compare
-    if not found:
-        return  # the test was skipped
+    if request.node.stash[SKIPPED]:
+        return
     # Otherwise the test has failed before.
     if found == (expected := json.loads(MESSAGES.read_text(encoding="utf-8"))[name])[: len(found)]:
         assert found == expected, "pytest --write-expected removes words that do not occur"

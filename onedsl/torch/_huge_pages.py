@@ -71,8 +71,8 @@ def why_unused() -> str:
             return ""
     except (OSError, RuntimeError, MemoryError) as error:  # no /proc, no memory
         return f"{prefix}unknown, {error}"
-    if is_set() and (value := os.environ[VARIABLE]) != "1":
-        return f"{prefix}the environment sets {VARIABLE}={value}"
+    if is_set() and os.environ[VARIABLE] != "1":
+        return f"{prefix}the environment sets {VARIABLE}={os.environ[VARIABLE]}"
     return prefix + _TOO_LATE
 
 

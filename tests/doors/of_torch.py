@@ -376,8 +376,7 @@ class TorchSync(PyTorch):
     def operations(self, call: Call) -> list[str]:
         return [name for name in super().operations(call) for _ in ("reduce", "apply")]
 
-    def undifferentiable(self, call: Call) -> str:
-        return "The gradients cannot be differentiated."
+    undifferentiable = Door.undifferentiable
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
