@@ -229,19 +229,27 @@ def _fields_of(reference: Callable[..., Any]) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=64)
+def _random_values(problem: str, dtype: str, stats: str, data_format: str) -> dict[str, Any]:
+    """Return dense inputs of gradients, the same for all operators."""
+    batch, channels, spatial, _ = SIZES[problem]
+    shape = helpers.shape_of(data_format, batch, channels, spatial)
+    random = testing.random_problem(shape, dtype, stats, data_format=data_format)
+    values: dict[str, Any] = helpers.values_of(random)
+    values["residual"] = np.roll(random.diff_dst, 1, 0)
+    if random.src.size:  # of the right sign for a ReLU or a LeakyReLU
+        options = {"epsilon": EPSILON, "data_format": data_format}
+        linear = testing.batch_norm(random.src, random.gamma, values["beta"], **options)
+        values["dst"] = np.maximum(linear, 0).astype(random.src.dtype)
+    return values
+
+
+@functools.lru_cache(maxsize=64)
 def _values_of(call: Call) -> dict[str, Any]:
-    batch, channels, spatial, in_layout = SIZES[call.problem]
-    shape = helpers.shape_of(call.data_format, batch, channels, spatial)
-    problem = testing.random_problem(shape, call.dtype, call.stats, data_format=call.data_format)
-    values: dict[str, Any] = helpers.values_of(problem)
-    values["residual"] = np.roll(problem.diff_dst, 1, 0)
+    values = dict(_random_values(call.problem, call.dtype, call.stats, call.data_format))
+    in_layout = SIZES[call.problem].in_layout
     if call.is_forward:  # running statistics
-        values |= {"mean": problem.mean / 2, "variance": problem.variance * 2}
-    elif problem.src.size:  # of the right sign for a ReLU or a LeakyReLU
-        options = {"epsilon": EPSILON, "data_format": call.data_format}
-        linear = testing.batch_norm(problem.src, problem.gamma, values["beta"], **options)
-        values["dst"] = np.maximum(linear, 0).astype(problem.src.dtype)
-    if not problem.src.size:  # only running statistics show, unchanged
+        values |= {"mean": values["mean"] / 2, "variance": values["variance"] * 2}
+    if not values["src"].size:  # only running statistics show, unchanged
         for name in ("mean", "variance", "gamma", "beta"):
             is_running = call.is_forward and name in ("mean", "variance")
             values[name] = np.full_like(values[name], 3 if is_running else np.nan)

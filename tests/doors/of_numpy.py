@@ -139,7 +139,7 @@ class OneDNN(NumPy):
 
     name = "onednn"
     backend = "onednn"
-    limit = 100  # each call compiles a graph
+    limit = 50  # each call compiles a graph
     has_words = False
     options: Mapping[str, Any] = {"backend": "onednn"}
     threads = "The order of oneDNN's sums depends on the number of threads."

@@ -46,7 +46,7 @@ if sys.argv[1:] == ["alternating"]:
 if sys.argv[1:] == ["later"]:
     openmp = loaded_openmp()
     # oneDNN may crash if it lacks memory for a small object. For a large one, it returns an error.
-    src, vector = np.ones((1, 1 << 24), np.float32), np.ones(1 << 24, np.float32)
+    src, vector = np.ones((1, 1 << 22), np.float32), np.ones(1 << 22, np.float32)
     large = op.graph(onedsl.TensorSpec(src.shape), gamma=False).repaired().compile()
     arguments = {"src": src, "diff_dst": src, "mean": vector, "variance": vector}
     out = large(**arguments)
@@ -55,7 +55,7 @@ if sys.argv[1:] == ["later"]:
     for levels in 1, 0:  # when there is memory again
         openmp.omp_set_max_active_levels(0)
         if onednn.version() == (3, 2, 0):  # 3.13.1 compiles nothing after such an error
-            resource.setrlimit(resource.RLIMIT_AS, (address_space() + (32 << 20), limits[1]))
+            resource.setrlimit(resource.RLIMIT_AS, (address_space() + (8 << 20), limits[1]))
             try:
                 large(**arguments, out=out)
             except onedsl.OneDNNError as error:

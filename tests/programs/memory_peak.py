@@ -9,7 +9,7 @@ from processes import peak
 import onedsl
 from onedsl import _core
 
-TENSOR = 48 << 20  # bytes; smaller ones may be kept by malloc when they are freed
+TENSOR = 16 << 20  # bytes
 
 name, backend, planes = sys.argv[1], sys.argv[2], int(sys.argv[3])
 dtype = helpers.NUMPY[name]
