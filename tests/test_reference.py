@@ -164,7 +164,10 @@ def test_invalid_arguments(says):
         with pytest.raises(ValueError) as caught:
             testing.batch_norm_backward(src, src, [1.0], [1.0], **options)
         says(caught.value)
-    for name, value in (("epsilon", -1.0), ("momentum", 5), ("clip", -1.0), ("activation", None)):
+    for name, value in (
+        ("epsilon", -1.0), ("momentum", 5), ("clip", -1.0), ("activation", None),
+        ("activation", "silu"), ("negative_slope", np.nan),
+    ):  # fmt: skip
         options = {"epsilon": 1e-5, "activation": "relu", "clip": 6} | {name: value}
         with pytest.raises(ValueError) as caught:
             testing.batch_norm_forward_training([[1.0]], [1.0], [1.0], **options)
