@@ -366,12 +366,15 @@ import sys, numpy
 before = set(sys.modules)
 import onedsl
 print(*set(sys.modules) - before)
+import logging
+assert not logging.getLogger("onedsl").handlers
 """
 
 
-def test_import_is_quick_and_imports_no_framework():
+def test_import_is_quick_and_silent_and_imports_no_framework():
     """Only the package, its dependencies and the standard library are imported."""
-    child = helpers.run_child(IMPORTS)
+    child = helpers.run_python("-W", "error", "-c", IMPORTS)
+    assert child.stderr == ""
     modules = child.stdout.split()
     assert "onedsl" in modules
     assert {name.partition(".")[0] for name in modules} <= (
