@@ -234,6 +234,7 @@ def test_run_of_several_ops(data_format, repair, graph_file, capsys):
 def test_run_of_ports_that_share_a_tensor(kept, other, graph_file):
     graph = Graph.from_json(GRAPH)
     shared = helpers.with_tensors(graph.ops[0], **{other: {"id": graph.inputs[kept].id}})
+    assert {*Graph((shared,)).inputs} == {*graph.inputs} - {other}
     graph_file.write_text(Graph((shared,)).to_json())
     assert run(graph_file) == run(graph_file, "--repair") == 0
 
