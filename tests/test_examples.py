@@ -16,18 +16,45 @@ import numpy as np
 import pytest
 
 import onedsl
-from onedsl import testing
+from onedsl import bench, testing
 
 EXAMPLES = helpers.ROOT / "examples"
 ENVIRONMENT = {"MPLBACKEND": "Agg", "COLUMNS": "120"}
+# The optional packages of the examples.
+NEEDS = {
+    "accuracy.py": ("torch", "sklearn", "scipy"),
+    "compare_data_formats.py": ("matplotlib",),
+    "distributed.py": ("torch", "sklearn"),
+    "jax_equinox.py": ("equinox", "sklearn"),
+    "jax_flax.py": ("flax", "sklearn"),
+    "jax_steps.py": ("flax",),
+    "jax_training.py": ("jax",),
+    "mpi.py": ("mpi4py",),
+    "onednn_graph.py": ("matplotlib",),
+    "pytorch.py": ("torch",),
+    "scale.py": ("torch",),
+    "training_steps.py": ("torch",),
+}
+
+
+def path_of(name):
+    """Return the path of an example, or skip the test without its packages."""
+    for module in NEEDS.get(name, ()):
+        pytest.importorskip(module, reason=f"{module} is optional, and not installed here")
+    return EXAMPLES / name
+
+
+def names_of(name):
+    """Return the functions and classes of an example."""
+    return types.SimpleNamespace(**runpy.run_path(str(path_of(name))))
 
 
 def run(tmp_path, name, *arguments, environment=None, launcher=(), status=0, timeout=300):
-    """Run an example in tmp_path and return the process."""
+    """Run an example in tmp_path, and return the process."""
     child = helpers.run_python(
         *launcher,
         *([] if launcher else ["-W", "error::UserWarning:__main__"]),
-        EXAMPLES / name,
+        path_of(name),
         *map(str, arguments),
         environment=ENVIRONMENT | (environment or {}),
         cwd=tmp_path,
@@ -93,19 +120,16 @@ def test_in_place(tmp_path):
 
 
 def test_onednn_graph(tmp_path):
-    pytest.importorskip("matplotlib")
     child = run(tmp_path, "onednn_graph.py")
     assert child.stderr == ""
     lines = child.stdout.splitlines()
     assert lines.count("partition of op 0: BatchNormTrainingBackward, supported") == 2
     assert sum(bool(re.fullmatch(r"right, [\d,]+ us", line)) for line in lines) == 2
     for data_format in ("NXC", "NCX"):
-        drawing = (tmp_path / f"onednn_graph_{data_format}.svg").read_text()
-        assert drawing.rstrip().endswith("</svg>")
-        graph = onedsl.graph.Graph.from_json(
-            (tmp_path / f"onednn_graph_{data_format}.json").read_text()
-        )
-        assert graph.ops[0].attrs["data_format"] == data_format
+        file = tmp_path / f"onednn_graph_{data_format}.svg"
+        assert file.read_text().rstrip().endswith("</svg>")
+        (op,) = onedsl.graph.Graph.from_json(file.with_suffix(".json").read_text()).ops
+        assert op.attrs["data_format"] == data_format
         assert f"data_format={data_format}" in child.stdout
 
 
@@ -118,7 +142,6 @@ def test_frozen_statistics(tmp_path):
 
 def test_pytorch(tmp_path):
     """The example itself compares the losses of its four ways to train."""
-    pytest.importorskip("torch")
     child = run(tmp_path, "pytorch.py")
     assert child.stderr == ""
     rows = [numbers(line) for line in child.stdout.splitlines()[1:5]]
@@ -129,17 +152,15 @@ def test_pytorch(tmp_path):
 @pytest.mark.parametrize("name", ["resnet50", "resnet18", "mobilenetv2", "regnet_y_400mf"])
 def test_networks_are_the_published_ones(name):
     """They have as many parameters as torchvision's."""
+    published = {"resnet50": 25_557_032, "resnet18": 11_689_512, "mobilenetv2": 3_504_872}
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers", reason="the extra `examples` is not installed")
-    published = {"resnet50": 25_557_032, "resnet18": 11_689_512, "mobilenetv2": 3_504_872}
-    example = runpy.run_path(str(helpers.ROOT / "examples" / "pytorch.py"))
     with torch.device("meta"):
-        model = example["new_network"](name, 1000)
+        model = names_of("pytorch.py").new_network(name, 1000)
     assert sum(p.numel() for p in model.parameters()) == published.get(name, 4_344_144)
 
 
 def test_pytorch_of_a_network(tmp_path):
-    pytest.importorskip("torch")
     pytest.importorskip("transformers", reason="the extra `examples` is not installed")
     options = ("--network", "resnet18", "--batch", "2", "--size", "32", "--steps", "4")
     shown = run(tmp_path, "pytorch.py", *options).stdout
@@ -147,8 +168,6 @@ def test_pytorch_of_a_network(tmp_path):
 
 
 def test_accuracy(tmp_path):
-    for module in "torch", "sklearn", "scipy":
-        pytest.importorskip(module)
     rows = run(tmp_path, "accuracy.py", "--seeds", "2", "--epochs", "1").stdout.splitlines()[1:]
     pairs = itertools.product(("PyTorch", "onedsl"), ("contiguous", "channels_last"))
     assert [row[:24].rstrip() for row in rows] == [", ".join(pair) for pair in pairs]
@@ -157,7 +176,6 @@ def test_accuracy(tmp_path):
 
 @pytest.mark.slow
 def test_training_steps(tmp_path):
-    pytest.importorskip("torch")
     options = ("--parts", "--processes", "1", "--steps", "1", "--json", "steps.json")
     lines = run(tmp_path, "training_steps.py", *options, "mlp").stdout.splitlines()
     kinds = ["PyTorch", "PyTorch, huge pages", "enable", "BatchNormAct2d", "no batch norm"]
@@ -172,8 +190,6 @@ def test_training_steps(tmp_path):
 
 
 def test_distributed(tmp_path):
-    pytest.importorskip("torch")
-    pytest.importorskip("sklearn", reason="the extra `examples` is not installed")
     child = run(
         tmp_path,
         "distributed.py",
@@ -186,17 +202,11 @@ def test_distributed(tmp_path):
     )
     assert synchronized < 0.9 * own
     check_picture(tmp_path / "distributed.png")
-
-
-def test_distributed_without_a_launcher(tmp_path):
-    pytest.importorskip("torch")
-    pytest.importorskip("sklearn", reason="the extra `examples` is not installed")
     assert "torchrun" in run(tmp_path, "distributed.py", status=1).stderr
 
 
 def test_jax(tmp_path):
     """The example itself compares gradients."""
-    pytest.importorskip("jax")
     child = run(tmp_path, "jax_training.py")
     losses = [numbers(line)[0] for line in child.stdout.splitlines() if line.startswith("step")]
     assert len(losses) == 6
@@ -204,12 +214,8 @@ def test_jax(tmp_path):
     assert int(re.findall(r"(\d+)%", child.stdout)[-1]) > 90
 
 
-@pytest.mark.parametrize(
-    ("example", "library"), [("jax_flax.py", "flax"), ("jax_equinox.py", "equinox")]
-)
-def test_layers_of_jax(tmp_path, example, library):
-    pytest.importorskip(library)
-    pytest.importorskip("sklearn", reason="the extra `examples` is not installed")
+@pytest.mark.parametrize("example", ["jax_flax.py", "jax_equinox.py"])
+def test_layers_of_jax(tmp_path, example):
     lines = run(tmp_path, example).stdout.splitlines()
     assert len(lines) == 8
     (first, _), (last, accuracy) = numbers(lines[0]), numbers(lines[-1])
@@ -220,7 +226,6 @@ def test_layers_of_jax(tmp_path, example, library):
 @pytest.mark.slow
 def test_steps_of_jax(tmp_path):
     """Flax's layer and onedsl's train the same network."""
-    pytest.importorskip("flax")
     (line,) = run(tmp_path, "jax_steps.py", "residual", "--steps", 1).stdout.splitlines()
     flax, ours, speed_up = numbers(line)[:3]
     assert flax / ours == pytest.approx(speed_up, abs=0.01)
@@ -228,7 +233,6 @@ def test_steps_of_jax(tmp_path):
 
 
 def test_compare_data_formats(tmp_path):
-    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
     options = ("2x7x7x512", "40x3x8", "--seconds", "0.01", "--save", "picture.png")
     child = run(tmp_path, "compare_data_formats.py", *options)
     rows = [line.split() for line in child.stdout.splitlines()]
@@ -242,31 +246,26 @@ def test_compare_data_formats(tmp_path):
     check_picture(tmp_path / "picture.png")
 
 
-def example_rows(bench, times, dtype="f32", **changes):
-    """Return two rows, by format, with these seconds of onedsl."""
-    seconds = [{"onedsl": 9, "onedsl (allocating)": time} for time in times]
-    return {
-        f: bench.Row("8x4x4", (8, 4, 4), dtype, f, seconds=s, **changes)
-        for f, s in zip(bench.FORMATS, seconds, strict=True)
-    }
-
-
-def test_noisy_rows_are_in_no_conclusion(tmp_path):
+def test_noisy_rows_are_in_no_conclusion(tmp_path, monkeypatch):
     """The faster of two calls counts. The picture marks noisy rows, and panels share one axis."""
-    matplotlib = pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
-    names = runpy.run_path(str(EXAMPLES / "compare_data_formats.py"))
-    quiet = example_rows(names["bench"], (2, 1))
-    noisy = example_rows(names["bench"], (1, 8), "bf16", noisy=True)
-    conclusion, draw = names["conclusion"], names["draw"]
-    assert conclusion([quiet]) == "NCX is 2.0 times (onedsl) as fast as NXC (geometric mean)"
-    assert conclusion([quiet, noisy]) == (
-        "NCX is 2.0 times (onedsl) as fast as NXC (geometric mean, without noisy rows)"
-    )
-    assert conclusion([noisy]).startswith("No conclusion: ")
-    figures = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(matplotlib.figure.Figure, "savefig", lambda f, *_, **__: figures.append(f))
-        draw(tmp_path / "picture.png", [quiet, noisy], "")
+    example, figures = names_of("compare_data_formats.py"), []
+
+    def rows(times, dtype, **changes):
+        """Return two rows, by format, with these seconds of onedsl."""
+        case = "8x4x4", (8, 4, 4), dtype
+        return {
+            f: bench.Row(*case, f, seconds={"onedsl": 9, "onedsl (allocating)": time}, **changes)
+            for f, time in zip(bench.FORMATS, times, strict=True)
+        }
+
+    quiet, noisy = rows((2, 1), "f32"), rows((1, 8), "bf16", noisy=True)
+    twice = "NCX is 2.0 times (onedsl) as fast as NXC (geometric mean"
+    assert example.conclusion([quiet]) == f"{twice})"
+    assert example.conclusion([quiet, noisy]) == f"{twice}, without noisy rows)"
+    assert example.conclusion([noisy]).startswith("No conclusion: ")
+    save = "matplotlib.figure.Figure.savefig"
+    monkeypatch.setattr(save, lambda figure, *_, **__: figures.append(figure))
+    example.draw(tmp_path / "picture.png", [quiet, noisy], "")
     f32, bf16 = figures[0].axes
     assert f32.get_xlim() == bf16.get_xlim()
     assert [[text.get_text() for text in axes.texts] for axes in (f32, bf16)] == [[], ["noisy"]]
@@ -282,27 +281,24 @@ def test_noisy_rows_are_in_no_conclusion(tmp_path):
     ids=lambda arguments: arguments[-1],
 )
 def test_compare_data_formats_checks_its_arguments_first(tmp_path, arguments, monkeypatch, capsys):
-    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
     (tmp_path / "folder.png").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["compare_data_formats.py", *arguments])
     with pytest.raises(SystemExit, match="2"):
-        runpy.run_path(str(EXAMPLES / "compare_data_formats.py"), run_name="__main__")
+        names_of("compare_data_formats.py").main()
     captured = capsys.readouterr()
     assert captured.out == ""
     assert f"got '{arguments[-1]}'" in captured.err
 
 
-def test_compare_data_formats_stops_at_a_wrong_gradient():
-    pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
-    verify = runpy.run_path(str(EXAMPLES / "compare_data_formats.py"))["verify"]
-    problem = testing.random_problem((2, 5, 5, 3))
+@pytest.mark.parametrize("name", ["onedsl", "oneDNN"])
+def test_compare_data_formats_stops_at_a_wrong_gradient(name):
+    verify, problem = names_of("compare_data_formats.py").verify, testing.random_problem((2, 5, 3))
     expected = testing.batch_norm_backward(*problem, epsilon=1e-5)
     got = onedsl.BatchNormGradients(*(array.astype(np.float32) for array in expected))
-    for implementation in ("onedsl", "oneDNN"):
-        verify(f"layer {implementation}", got, expected)
-        with pytest.raises(SystemExit, match=f"layer {implementation}: diff_beta"):
-            verify(f"layer {implementation}", got._replace(diff_beta=got.diff_gamma), expected)
+    verify(f"layer {name}", got, expected)
+    with pytest.raises(SystemExit, match=f"layer {name}: diff_beta"):
+        verify(f"layer {name}", got._replace(diff_beta=got.diff_gamma), expected)
 
 
 def test_larger_than_memory(tmp_path):
@@ -324,34 +320,33 @@ def test_larger_than_memory(tmp_path):
 
 @pytest.mark.parametrize("part", [1, 3, 8, 100])
 def test_larger_than_memory_matches_one_call(tmp_path, part):
-    names = runpy.run_path(str(EXAMPLES / "larger_than_memory.py"))
-    problem = testing.random_problem((8, 5, 7, 3))
+    example, problem = names_of("larger_than_memory.py"), testing.random_problem((8, 5, 7, 3))
 
     def file(name, values):
-        tensor = names["TensorFile"](tmp_path / name, values.shape, part).create()
+        tensor = example.TensorFile(tmp_path / name, values.shape, part).create()
         values.tofile(tmp_path / name)
         return tensor
 
     src, diff_dst = file("src", problem.src), file("diff_dst", problem.diff_dst)
     expected = problem.src.mean((0, 1, 2)), problem.src.var((0, 1, 2))
-    for got, want in zip(names["statistics"](src), expected, strict=True):
+    for got, want in zip(example.statistics(src), expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
     diff_src = file("diff_src", np.zeros_like(problem.src))
-    sums = names["gradient"](src, diff_dst, *problem[2:], diff_src)
+    sums = example.gradient(src, diff_dst, *problem[2:], diff_src)
     result = np.fromfile(tmp_path / "diff_src", np.float32).reshape(problem.src.shape)
-    gradients = testing.batch_norm_backward(*problem, epsilon=names["EPSILON"])
+    gradients = testing.batch_norm_backward(*problem, epsilon=example.EPSILON)
     testing.assert_close((result, *sums), gradients)
 
 
 @pytest.mark.parametrize(("processes", "images"), [(1, 5), (3, 5), (3, 2)])
 def test_mpi(tmp_path, processes, images):
     """Uneven parts, and an empty one (two images for three processes)."""
-    pytest.importorskip("mpi4py")
+    program = path_of("mpi.py")
     folders = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
     mpiexec = shutil.which("mpiexec", path=folders)
     assert mpiexec is not None, "mpi4py is installed, but mpiexec is not"
     child = helpers.run_program(
-        *(mpiexec, "-n", str(processes), sys.executable, EXAMPLES / "mpi.py"),
+        *(mpiexec, "-n", str(processes), sys.executable, program),
         *("--images", str(images), "--save", "results.npz"),
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         cwd=tmp_path,
@@ -373,7 +368,6 @@ def test_mpi(tmp_path, processes, images):
 
 @pytest.mark.slow
 def test_scale(tmp_path):
-    pytest.importorskip("torch")
     options = ("--batch", "1", "--threads", "2", "--rounds", "1", "--megabytes", "1")
     rows = [row.split() for row in run(tmp_path, "scale.py", *options).stdout.splitlines()]
     # A header, the layers of ResNet-50 and all of them, before a note if other programs run.
@@ -384,13 +378,8 @@ def test_scale(tmp_path):
         assert efficiency == pytest.approx(whole / synchronized, rel=0.1, abs=0.01)
 
 
-@pytest.fixture(scope="module")
-def errors():
-    return types.SimpleNamespace(**runpy.run_path(str(EXAMPLES / "errors.py")))
-
-
-def test_onedsl_is_never_the_least_accurate():
-    child = helpers.run_python("-W", "error", str(EXAMPLES / "errors.py"), "--elements", "2000")
+def test_onedsl_is_never_the_least_accurate(tmp_path):
+    child = run(tmp_path, "errors.py", "--elements", "2000")
     assert child.stderr == ""
     lines = child.stdout.splitlines()
     header, _, *rows = ([c.strip() for c in li.split("|")[1:-1]] for li in lines if li[:1] == "|")
@@ -404,7 +393,8 @@ def test_onedsl_is_never_the_least_accurate():
     assert lines[-1] == "onedsl is never the least accurate."
 
 
-def test_violations_are_reported(errors):
+def test_violations_are_reported():
+    errors = names_of("errors.py")
     good, bad = errors.Errors(1e-7, 1.0), errors.Errors(3e-7, 3.0)
 
     def violations(name, ours, others):
@@ -422,13 +412,13 @@ def test_violations_are_reported(errors):
     assert violations("other", bad, bad) == []
 
 
-def test_the_reference_is_exact(errors):
+def test_the_reference_is_exact():
     """Compare with rational numbers, on sums for which float64 loses every digit."""
     src = np.array([1e6, 1e6 + 1, 1e6, 1e6 + 1], np.float32).reshape(4, 1, 1, 1)
     diff_dst = np.array([1e30, 1, -1e30, 1], np.float32).reshape(src.shape)
     mean, variance = np.array([1e6], np.float32), np.array([4 - 1e-5])
     problem = testing.Problem(src, diff_dst, mean, variance, np.ones(1, np.float32))
-    _, diff_gamma, diff_beta = errors.exact_gradients(problem)
+    _, diff_gamma, diff_beta = names_of("errors.py").exact_gradients(problem)
     pairs = [
         (Fraction(float(d)), Fraction(float(s)))
         for d, s in zip(diff_dst.flat, src.flat, strict=True)

@@ -3,7 +3,6 @@
 The laws compare the results of compiled graphs.
 """
 
-import copy
 import dataclasses
 import json
 import math
@@ -22,21 +21,19 @@ from onedsl import testing
 from onedsl.graph import Graph, GraphOp, LogicalTensor
 from onedsl.runtime import onednn
 
+GRADIENT = onedsl.BatchNormTrainingBackward(1e-5)
+SPEC = onedsl.TensorSpec((2, 4, 4, 16))
 # Dumps by oneDNN 3.2 of graphs of these operators.
 DUMPS = {
-    "dumped_nxc_bf16.json": (onedsl.BatchNormTrainingBackward(1e-5), "bf16", 3),
-    "dumped_ncx_f32_partitioning.json": (
-        onedsl.BatchNormTrainingBackward(0.0625, "NCX"),
-        "f32",
-        3,
-    ),
-    "dumped_diff_src.json": (onedsl.BatchNormTrainingBackward(0.0625), "f32", 1),
+    "nxc_bf16": (GRADIENT, "bf16", 3),
+    "ncx_f32_partitioning": (onedsl.BatchNormTrainingBackward(0.0625, "NCX"), "f32", 3),
+    "diff_src": (onedsl.BatchNormTrainingBackward(0.0625), "f32", 1),
 }
 
 BACKWARD, FORWARD = "BatchNormTrainingBackward", "BatchNormForwardTraining"
 # Operators, options of their graphs, and the kinds of the ops.
 GRAPHS = {
-    "backward": (onedsl.BatchNormTrainingBackward(1e-5), {}, [BACKWARD]),
+    "backward": (GRADIENT, {}, [BACKWARD]),
     "forward": (onedsl.BatchNormForwardTraining(1e-5), {}, [FORWARD]),
     "forward, residual, clipped": (
         onedsl.BatchNormActForwardTraining(1e-5, clip=6.0, activation="relu"), {"residual": True},
@@ -52,19 +49,19 @@ GRAPHS = {
 def repaired(name, **options):
     """Return a repaired graph, and the kinds of its ops."""
     op, more, kinds = GRAPHS[name]
-    return op.graph(onedsl.TensorSpec((2, 4, 4, 16)), **more, **options).repaired(), kinds
+    return op.graph(SPEC, **more, **options).repaired(), kinds
 
 
 def test_graphs_and_their_parts_are_hashable():
     """Regression: the attributes of an op are a dict, which has no hash."""
-    graphs = [onedsl.BatchNormTrainingBackward(e).graph(onedsl.TensorSpec((2, 8))) for e in (1, 2)]
+    graphs = [onedsl.BatchNormTrainingBackward(epsilon).graph(SPEC) for epsilon in (1, 2)]
     again = Graph.from_json(graphs[0].to_json())
     assert len({*graphs, again}) == 2
     assert hash(again.ops[0]) == hash(graphs[0].ops[0])
 
 
 def dumped(name):
-    return (helpers.TESTS / "graphs" / name).read_text()
+    return (helpers.TESTS / "graphs" / f"dumped_{name}.json").read_text()
 
 
 @pytest.mark.parametrize("name", DUMPS)
@@ -87,13 +84,14 @@ def test_dumps_of_onednn_are_parsed(name):
 
 
 def test_repaired_graph_equals_the_dump():
-    op, dtype, _ = DUMPS["dumped_ncx_f32_partitioning.json"]
+    op, dtype, _ = DUMPS["ncx_f32_partitioning"]
     (ours,) = op.graph(onedsl.TensorSpec((2, 24, 4, 4), dtype)).repaired().ops
-    (theirs,) = Graph.from_json(dumped("dumped_ncx_f32_partitioning.json")).ops
-    for own, dumped_ones in ((ours.inputs, theirs.inputs), (ours.outputs, theirs.outputs)):
-        assert [dataclasses.replace(t, id=0) for t in own] == [
-            dataclasses.replace(t, id=0) for t in dumped_ones
-        ]
+    (theirs,) = Graph.from_json(dumped("ncx_f32_partitioning")).ops
+    tensors, expected = (
+        [(side, dataclasses.replace(tensor, id=0)) for side, _, tensor in op.ports]
+        for op in (ours, theirs)
+    )
+    assert tensors == expected
     assert (ours.id, ours.name, ours.kind) == (theirs.id, theirs.name, theirs.kind)
     for name, value in ours.attrs.items():
         assert theirs.attrs[name] == value
@@ -102,23 +100,21 @@ def test_repaired_graph_equals_the_dump():
 
 def test_json_of_a_repaired_graph_has_all_ports():
     """Regression: the ports that `repaired` added were missing, so that the file was incomplete."""
-    op = onedsl.BatchNormTrainingBackward(1e-5)
-    spec = onedsl.TensorSpec((4, 3, 2, 16))
-    repaired = op.graph(spec, gamma=False, outputs="diff_src").repaired()
-    document = json.loads(repaired.to_json())
+    graph = GRADIENT.graph(SPEC, gamma=False, outputs="diff_src").repaired()
+    document = json.loads(graph.to_json())
     (written,) = document["graph"]
     for side in ("input", "output"):
         assert document[f"{side}_ports"] == [tensor["id"] for tensor in written[f"{side}s"]]
 
 
 def test_json_of_unknown_shapes():
-    (op,) = onedsl.BatchNormTrainingBackward(1e-5).graph(onedsl.TensorSpec((2, 16))).ops
+    (op,) = GRADIENT.graph(onedsl.TensorSpec((2, 16))).ops
     unknown = {"shape": None, "strides": None}
     graph = Graph((helpers.with_tensors(op, **{name: unknown for _, name, _ in op.ports}),))
     (node,) = json.loads(graph.to_json())["graph"]
     assert node["inputs"][0]["shape"] == node["outputs"][0]["stride"] == [-(2**63)]
     assert Graph.from_json(graph.to_json()) == graph
-    assert helpers.operator_of(graph.to_json()) == onedsl.BatchNormTrainingBackward(1e-5)
+    assert helpers.operator_of(graph.to_json()) == GRADIENT
     rows = ("f64", (3,), (1,)), ("f32", (3,), (1, 1))
     for tensor in (graph.ops[0].inputs[0], *(LogicalTensor(0, *row) for row in rows)):
         with pytest.raises(ValueError, match=r"byte_strides needs a known shape, .* and dtype f32"):
@@ -154,8 +150,7 @@ def test_repaired_graphs_are_consistent(name, threads, shape):
     )
     assert lines[-1] == f"changed by onedsl: reshaped to {shape}"
     if kinds == [BACKWARD]:
-        back = helpers.operator_of(graph.to_json())
-        assert back == onedsl.BatchNormTrainingBackward(1e-5)
+        assert helpers.operator_of(graph.to_json()) == GRADIENT
 
 
 def drawn(graph, folder, **settings):
@@ -184,9 +179,10 @@ def test_drawings_label_everything(name, tmp_path):
 def test_drawing_as_png(tmp_path):
     image = pytest.importorskip("matplotlib.image")
     Graph.from_json(changed(OUTPUT, [])).draw(tmp_path / "graph.png")  # as of the op End
-    Graph.from_json(dumped("dumped_nxc_bf16.json")).draw(str(tmp_path / "graph.png"))
+    graph = Graph.from_json(dumped("nxc_bf16"))
+    graph.draw(str(tmp_path / "graph.png"))
     with os.scandir(tmp_path) as entries:  # they are path-like
-        Graph.from_json(dumped("dumped_nxc_bf16.json")).draw(next(entries))
+        graph.draw(next(entries))
     pixels = image.imread(tmp_path / "graph.png")
     assert (pixels[..., :3] < 0.5).any(-1).mean() > 0.005
 
@@ -211,15 +207,12 @@ def test_drawings_show_text_as_it_is(tmp_path):
 
 @pytest.mark.parametrize("outputs", ["all", "diff_src"])
 def test_drawings_show_known_defects_in_red(outputs, tmp_path):
-    op = onedsl.BatchNormTrainingBackward(1e-5)
-    graph = op.graph(onedsl.TensorSpec((2, 4, 4, 16)), outputs=outputs)
-    shown = drawn(graph, tmp_path)
+    shown = drawn(GRADIENT.graph(SPEC, outputs=outputs), tmp_path)
     in_red = " ".join(re.findall(r'fill: #c00000"[^>]*>([^<]*)', shown))
-    found = (
-        "oneDNN reports supported but: calls warn, as their results are wrong: if diff" in in_red
-    )
-    assert found == (outputs == "diff_src")
-    assert ("partition of op 0: BatchNormTrainingBackward, supported" in shown) == (not found)
+    warned = "oneDNN reports supported but: calls warn, as their results are wrong: if diff"
+    assert (warned in in_red) == (outputs == "diff_src")
+    supported = "partition of op 0: BatchNormTrainingBackward, supported"
+    assert (supported in shown) == (outputs == "all")
 
 
 def test_repaired_graphs_show_what_no_call_passes_or_returns(tmp_path):
@@ -266,7 +259,7 @@ def test_drawings_have_a_limited_size(tmp_path):
 
 
 def test_drawing_needs_a_known_suffix_and_matplotlib(tmp_path, monkeypatch):
-    graph = Graph.from_json(dumped("dumped_nxc_bf16.json"))
+    graph = Graph.from_json(dumped("nxc_bf16"))
     with pytest.raises(ValueError, match=r"path must end in .png, .pdf, .svg, got 'a.doc'"):
         graph.draw(tmp_path / "a.doc")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
@@ -276,9 +269,8 @@ def test_drawing_needs_a_known_suffix_and_matplotlib(tmp_path, monkeypatch):
 
 def changed(path, value):
     """Return a dump in which the value at a path is replaced, or removed if `value` is None."""
-    document = copy.deepcopy(json.loads(dumped("dumped_nxc_bf16.json")))
+    at = document = json.loads(dumped("nxc_bf16"))
     *parents, last = path
-    at = document
     for key in parents:
         at = at[key]
     if value is None:
@@ -292,9 +284,6 @@ OP = ("graph", 0)
 EPSILON = (*OP, "attrs", "epsilon")
 INPUT, OUTPUT = (*OP, "inputs"), (*OP, "outputs")
 LINE = {"id": 0, "dtype": "bf16", "shape": [24], "stride": [1]}
-OF_OP, OF_EPSILON = r"graph\[0\].", r"graph\[0\].attrs.epsilon"
-OF_SRC, OF_DIFF_DST = r"inputs\[0\] \(src\) must ", r"inputs\[1\] \(diff_dst\) must "
-IN_FLOAT32 = " must be a number in the range of float32, got "
 INVALID = [
     (("graph",), None),
     (("graph",), []),
@@ -330,21 +319,17 @@ INVALID = [
     ((*INPUT, 3), LINE | {"id": 2}),
     ((*OUTPUT, 0, "id"), 0),
     ((*OUTPUT, 2, "id"), 10),
-    (("graph",), json.loads(dumped("dumped_nxc_bf16.json"))["graph"] * 2),
+    (("graph",), json.loads(dumped("nxc_bf16"))["graph"] * 2),
     (OUTPUT, []),
 ]
 
 
-def id_of(case):
-    path, value = case
-    return f"{'.'.join(map(str, path))}={str(value)[:20]}"
-
-
-@pytest.mark.parametrize("case", INVALID, ids=id_of)
-def test_errors_contain_the_path(case, says):
-    with pytest.raises(ValueError) as caught:
-        Graph.from_json(changed(*case)).partitions()
-    says(caught.value)
+def test_errors_contain_the_path(says):
+    for path, value in INVALID:
+        with pytest.raises(ValueError) as caught:
+            Graph.from_json(changed(path, value)).partitions()
+            pytest.fail(f"{path} may be {value}")
+        says(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -369,7 +354,7 @@ def test_files_without_gamma_and_of_empty_tensors_are_valid():
 
 def test_an_id_between_those_of_a_gradients_inputs_may_be_of_another_op():
     """Regression: variance, whose id follows that of mean in most files, counted as missing."""
-    (gradient,) = Graph.from_json(dumped("dumped_nxc_bf16.json")).ops
+    (gradient,) = Graph.from_json(dumped("nxc_bf16")).ops
     *first, variance = gradient.inputs[:4]
     assert [tensor.id for tensor in gradient.inputs[:4]] == [0, 1, 2, 3]
     inputs = *first, dataclasses.replace(variance, id=4)
@@ -383,35 +368,23 @@ def test_an_id_between_those_of_a_gradients_inputs_may_be_of_another_op():
 
 TENSORS = tuple(LogicalTensor(i, "f32", (2, 3), (3, 1)) for i in range(2))
 RELU = GraphOp(0, "", "ReLU", {}, TENSORS[:1], TENSORS[1:])
-INVALID_TYPES = [
-    ({"id": "1"}, {}),
-    ({"name": None}, {}),
-    ({"name": "\ud800"}, {}),
-    ({"kind": []}, {}),
-    ({"attrs": None}, {}),
-    ({"attrs": {"min": None}}, {}),
-    ({"attrs": {1: 1}}, {}),
-    ({"outputs": ("x",)}, {}),
-    ({}, {"property_type": []}),
-    ({}, {"shape": (2.0, 3.0)}),
-    ({}, {"strides": "ab"}),
-]
+INVALID_FIELDS = {
+    RELU: [
+        {"id": "1"}, {"name": None}, {"name": "\ud800"}, {"kind": []}, {"attrs": None},
+        {"attrs": {"min": None}}, {"attrs": {1: 1}}, {"outputs": ("x",)},
+    ],
+    TENSORS[0]: [{"property_type": []}, {"shape": (2.0, 3.0)}, {"strides": "ab"}],
+    Graph([RELU]): [{"ops": RELU}, {"ops": ["x"]}, {"version": 3}, {"names": {0: "x"}}],
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("of_op", "of_tensor"), INVALID_TYPES, ids=repr)
-def test_invalid_types_of_fields(of_op, of_tensor, says):
+def test_invalid_types_of_fields(says):
     """Regression: str, to_json and draw raised errors of Python that named no field."""
-    with pytest.raises(TypeError) as caught:
-        dataclasses.replace(TENSORS[0], **of_tensor)
-        dataclasses.replace(RELU, **of_op)
-    says(caught.value)
-
-
-def test_invalid_types_of_fields_of_graphs(says):
-    for fields in {"ops": RELU}, {"ops": ["x"]}, {"version": 3}, {"names": {0: "x"}}:
-        with pytest.raises(TypeError) as caught:
-            Graph(**({"ops": [RELU]} | fields))
-        says(caught.value)
+    for valid, changes in INVALID_FIELDS.items():
+        for change in changes:
+            with pytest.raises(TypeError) as caught:
+                dataclasses.replace(valid, **change)
+            says(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -432,7 +405,7 @@ def test_negative_and_unknown_sizes(fields, message):
 
 
 def test_numbers_of_numpy():
-    """And lists, which become tuples, because the caller may change them."""
+    """And lists and dicts, which are copied, because the caller may change them."""
     rows = enumerate(([3, 1], range(3, 0, -2)))
     src, dst = (LogicalTensor(np.int64(i), "f32", np.array([2, 3]), step) for i, step in rows)
     limits = {"min": np.float32(0), "max": np.int32(4)}
@@ -440,6 +413,8 @@ def test_numbers_of_numpy():
     assert Graph.from_json(graph.to_json()) == graph
     values = np.arange(-1, 5, dtype=np.float32).reshape(2, 3)
     assert graph.compile()(src=values)["dst"].tolist() == [[0, 0, 1], [2, 3, 4]]
+    limits["min"] = 3
+    assert graph.ops[0].attrs["min"] == 0
 
 
 def test_errors_name_the_first_input_of_the_kind():
@@ -459,10 +434,3 @@ def test_constants_have_the_type_of_their_tensor(dtype, backend):
     result = np.zeros_like(x)
     assert graph.run((x, result), (None, None)) == 1
     assert (result == 2.5).all()
-
-
-def test_an_op_keeps_no_dict_of_the_caller():
-    attrs = {"epsilon": 1e-5}
-    op = dataclasses.replace(RELU, kind="Clamp", attrs=attrs)
-    attrs["epsilon"] = 1.0
-    assert op.attrs == {"epsilon": 1e-5}

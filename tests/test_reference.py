@@ -3,113 +3,74 @@
 import functools
 import inspect
 import itertools
-from typing import Any
 
 import helpers
 import numpy as np
 import pytest
 from cases.activations import ACTIVATIONS
+from fuzz.targets import TARGETS
 from helpers import EPSILON, formats
 
 import onedsl
 from onedsl import testing
+from onedsl.tensors.ports import signature
 
-SPATIAL = {2: (), 3: (3,), 4: (2, 3), 5: (2, 1, 3)}
 
-
-def central_difference(loss, at: np.ndarray, step: float = 1e-5) -> np.ndarray:
-    """Return the numerical gradient of a function of one array."""
-    gradient = np.empty_like(at)
-    for index in np.ndindex(at.shape):
-        up, down = at.copy(), at.copy()
-        up[index] += step
-        down[index] -= step
-        gradient[index] = (loss(up) - loss(down)) / (2 * step)
-    return gradient
+def check_gradients(got, loss, **inputs):
+    """Compare gradients, in the order of the inputs, with central differences of a loss."""
+    for name, (of, at) in zip(got._fields, inputs.items(), strict=True):
+        wanted = np.empty_like(at)
+        for index in np.ndindex(at.shape):
+            up, down = at.copy(), at.copy()
+            up[index] += 1e-5
+            down[index] -= 1e-5
+            wanted[index] = (loss(**inputs | {of: up}) - loss(**inputs | {of: down})) / 2e-5
+        assert testing.relative_l2(getattr(got, name), wanted) < 1e-8, name
 
 
 @pytest.mark.parametrize("statistics", ["batch", "frozen"])
 @formats
-@pytest.mark.parametrize("rank", [2, 3, 4, 5])
+@pytest.mark.parametrize("spatial", [(), (3,), (2, 3), (2, 1, 3)], ids=str)
 @pytest.mark.parametrize("with_gamma", [True, False], ids=["gamma", "no_gamma"])
-def test_against_finite_differences(statistics, data_format, rank, with_gamma):
-    rng = np.random.default_rng(rank)
-    channels, epsilon = 3, 0.01
-    shape = helpers.shape_of(data_format, 4, channels, SPATIAL[rank])
+def test_against_finite_differences(statistics, data_format, spatial, with_gamma):
+    rng = np.random.default_rng(len(spatial))
+    shape = helpers.shape_of(data_format, 4, 3, spatial)
     src, diff_dst = rng.normal(0.5, 1.5, shape), rng.normal(size=shape)
-    gamma, beta = rng.uniform(0.5, 2, channels), rng.normal(size=channels)
-    axis = {"NXC": rank - 1, "NCX": 1}[data_format]
-    others = tuple(a for a in range(rank) if a != axis)
-    if statistics == "batch":
-        mean, variance = src.mean(others), src.var(others)
-        given = {}
-    else:
-        mean, variance = rng.normal(size=channels), rng.uniform(0.5, 2, channels)
+    gamma, beta = rng.uniform(0.5, 2, 3), rng.normal(size=3)
+    others = tuple(a for a in range(src.ndim) if a != (1 if data_format == "NCX" else src.ndim - 1))
+    mean, variance, given = src.mean(others), src.var(others), {}
+    if statistics == "frozen":
+        mean, variance = rng.normal(size=3), rng.uniform(0.5, 2, 3)
         given = {"mean": mean, "variance": variance}
+    options = {"epsilon": 0.01, "data_format": data_format}
 
-    scale = gamma if with_gamma else np.ones(channels)
+    def loss(x, scale, shift):
+        return float((testing.batch_norm(x, scale, shift, **options, **given) * diff_dst).sum())
 
-    def loss(x=src, scale=scale, shift=beta):
-        y = testing.batch_norm(x, scale, shift, epsilon=epsilon, data_format=data_format, **given)
-        return float((y * diff_dst).sum())
-
-    got = testing.batch_norm_backward(
-        src,
-        diff_dst,
-        mean,
-        variance,
-        gamma if with_gamma else None,
-        epsilon=epsilon,
-        data_format=data_format,
-        statistics=statistics,
-    )
-    wanted = onedsl.BatchNormGradients(
-        central_difference(lambda x: loss(x=x), src),
-        central_difference(lambda g: loss(scale=g), scale),
-        central_difference(lambda b: loss(shift=b), beta),
-    )
-    for name in onedsl.BatchNormGradients._fields:
-        assert testing.relative_l2(getattr(got, name), getattr(wanted, name)) < 1e-8, name
+    inputs = src, diff_dst, mean, variance, gamma if with_gamma else None
+    got = testing.batch_norm_backward(*inputs, **options, statistics=statistics)
+    check_gradients(got, loss, x=src, scale=gamma if with_gamma else np.ones(3), shift=beta)
 
 
 @formats
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
 def test_activations_against_finite_differences(activation, data_format):
     rng = np.random.default_rng(3)
-    shape = helpers.shape_of(data_format, 3, 2, (2,))
-    src, residual, diff_dst = rng.standard_normal((3, *shape))
+    src, residual, diff_dst = rng.standard_normal((3, *helpers.shape_of(data_format, 3, 2, (2,))))
     gamma, beta = rng.uniform(0.5, 2, (2, 2))
     options = {"epsilon": 1e-5, "data_format": data_format, **activation.attributes}
 
-    def forward(x=src, scale=gamma, shift=beta, added=residual):
+    def forward(x, scale, shift, added):
         statistics = np.zeros(2), np.ones(2)
         return testing.batch_norm_forward_training(x, *statistics, scale, shift, added, **options)
 
-    def loss(**changed):
-        return float((forward(**changed).dst * diff_dst).sum())
+    def loss(**inputs):
+        return float((forward(**inputs).dst * diff_dst).sum())
 
-    statistics = forward()[-2:]
-    got = testing.batch_norm_act_backward(
-        src, diff_dst, *statistics, gamma, beta, residual, **options
-    )
-    wanted = got._make(
-        (
-            central_difference(lambda x: loss(x=x), src),
-            central_difference(lambda g: loss(scale=g), gamma),
-            central_difference(lambda b: loss(shift=b), beta),
-            central_difference(lambda r: loss(added=r), residual),
-        )
-    )
-    for name in got._fields:
-        assert testing.relative_l2(getattr(got, name), getattr(wanted, name)) < 1e-8, name
-
-
-def test_forward_absent_gamma_and_beta_are_one_and_zero():
-    x = np.random.default_rng(0).normal(size=(5, 3))
-    plain = testing.batch_norm(x, epsilon=1e-3)
-    assert np.array_equal(plain, testing.batch_norm(x, np.ones(3), np.zeros(3), epsilon=1e-3))
-    np.testing.assert_allclose(plain.mean(0), 0, atol=1e-15)
-    np.testing.assert_allclose(plain.var(0), x.var(0) / (x.var(0) + 1e-3), rtol=1e-13)
+    statistics = forward(src, gamma, beta, residual)[-2:]
+    inputs = src, diff_dst, *statistics, gamma, beta, residual
+    got = testing.batch_norm_act_backward(*inputs, **options)
+    check_gradients(got, loss, x=src, scale=gamma, shift=beta, added=residual)
 
 
 # By hand, with r = 1 / sqrt(1.25): diff_gamma = 0.2 r; xhat diff_gamma / M = 0.04 (src - 2.5);
@@ -146,16 +107,6 @@ def test_results_are_not_the_callers_arrays():
     assert not np.shares_memory(got.running_variance, variance)
 
 
-@pytest.mark.parametrize("name", ["diff_src", "diff_residual"])
-def test_tensors_have_a_tolerance_of_their_own(name):
-    """Statistics may have an error of 1e-6."""
-    expected = testing.ActGradients(*(np.ones(n) for n in (8, 2, 2, 8)))
-    actual = expected._replace(**{name: np.full(8, 1 + 8e-7)})
-    actual = actual._make(np.float32(a) for a in actual)
-    with pytest.raises(AssertionError, match=name):
-        testing.assert_close(actual, expected)
-
-
 def test_invalid_arguments(says):
     for src, options in (
         (np.ones((2, 3)), {"epsilon": 1e-5}),
@@ -164,7 +115,10 @@ def test_invalid_arguments(says):
         with pytest.raises(ValueError) as caught:
             testing.batch_norm_backward(src, src, [1.0], [1.0], **options)
         says(caught.value)
-    for name, value in (("epsilon", -1.0), ("momentum", 5), ("clip", -1.0), ("activation", None)):
+    for name, value in (
+        ("epsilon", -1.0), ("momentum", 5), ("clip", -1.0), ("activation", None),
+        ("negative_slope", np.nan), ("negative_slope", 0.1),
+    ):  # fmt: skip
         options = {"epsilon": 1e-5, "activation": "relu", "clip": 6} | {name: value}
         with pytest.raises(ValueError) as caught:
             testing.batch_norm_forward_training([[1.0]], [1.0], [1.0], **options)
@@ -268,19 +222,18 @@ class TestHelpers:
         with pytest.raises(ValueError, match=r"actual must have .* \(2,\), got \(1,\)"):
             testing.relative_l2([1.0], [1.0, 2.0])
 
-    @pytest.mark.parametrize("member", onedsl.BatchNormGradients._fields)
-    @pytest.mark.parametrize("error", [1.01, np.nan], ids=["one_percent", "nan"])
-    def test_assert_close_raises(self, member, error):
+    def test_assert_close_raises(self):
+        """Also for a dict, as compiled graphs return. test_fuzz.py has the tolerances."""
         good = testing.batch_norm_backward(*testing.random_problem((8, 3)), epsilon=1e-5)
-        narrow = onedsl.BatchNormGradients(*(a.astype(np.float32) for a in good))
-        testing.assert_close(narrow, good)
-        bad = narrow._replace(**{member: getattr(narrow, member) * np.float32(error)})
-        with pytest.raises(AssertionError, match=f"{member} must be within .*, got "):
-            testing.assert_close(bad, good)
-        with pytest.raises(AssertionError, match=f"{member} must be within .*, got "):
-            testing.assert_close({member: getattr(bad, member)}, good)  # as compiled graphs return
-        if error == 1.01:
-            testing.assert_close(bad, good, factor=1e5)
+        narrow = {name: a.astype(np.float32) for name, a in good._asdict().items()}
+        testing.assert_close(onedsl.BatchNormGradients(**narrow), good)
+        for member, error in itertools.product(narrow, (1.01, np.nan)):
+            bad = narrow | {member: narrow[member] * np.float32(error)}
+            for actual in (onedsl.BatchNormGradients(**bad), {member: bad[member]}):
+                with pytest.raises(AssertionError, match=f"{member} must be within .*, got "):
+                    testing.assert_close(actual, good)
+                if error == 1.01:
+                    testing.assert_close(actual, good, factor=1e5)
 
     @helpers.types
     @pytest.mark.parametrize("activation", [None, *ACTIVATIONS], ids=str)
@@ -292,23 +245,16 @@ class TestHelpers:
         rng = np.random.default_rng(0)
         shapes = [(n, c) for n in range(1, 5) for c in range(1, 9)]
         shapes += [(int(n), 40) for n in range(2, 11)]
-        operators = onedsl.BatchNormForwardTraining, onedsl.BatchNormTrainingBackward
-        references = testing.batch_norm_forward_training, testing.batch_norm_backward
-        attributes: dict[str, Any] = {"epsilon": EPSILON}
-        if activation:
-            attributes |= activation.attributes
-            operators = onedsl.BatchNormActForwardTraining, onedsl.BatchNormActTrainingBackward
-            references = references[0], testing.batch_norm_act_backward
-        for shape, is_gradient in itertools.product(shapes, (False, True)):
+        attributes = {"epsilon": EPSILON} | (activation.attributes if activation else {})
+        for shape, target in itertools.product(shapes, TARGETS):
+            if ("activation" in target.attributes) != bool(activation) or target.broadcast:
+                continue
             problem = testing.random_problem(shape, dtype, stats, seed=int(rng.integers(1 << 30)))
             values = helpers.values_of(problem)
-            names = ["src", *["diff_dst"] * is_gradient, "mean", "variance", "gamma"]
-            names += ["beta"] * bool(activation or not is_gradient) + ["residual"] * bool(
-                activation
-            )
-            inputs = [values[name] for name in names]
-            expected = references[is_gradient](*inputs, **attributes)
-            testing.assert_close(operators[is_gradient](**attributes)(*inputs), expected)
+            names = [port.name for port in signature(target.schema.operation).inputs]
+            inputs = [values[name] for name in names if name != "dst"]
+            expected = target.reference(*inputs, **attributes)
+            testing.assert_close(target.cls(**attributes)(*inputs), expected)
 
     @pytest.mark.parametrize("row", [row for row in ACTIVATIONS if row.jumps], ids=str)
     def test_both_derivatives_at_a_kink_are_accepted(self, row):

@@ -87,6 +87,7 @@ backward, forward = (
 )
 backprop, frozen = onedsl.BatchNormTrainingBackprop(1e-5), onedsl.BatchNormalizationGrad(1e-5)
 sums = backward.reduce(x4, x4, c1, c1)
+written = backward.graph(onedsl.TensorSpec(x4.shape)).compile()
 
 SIZES = "24x5x1 (outer x channels x inner),"
 PORTS = "src diff_dst mean variance gamma -> diff_src diff_gamma diff_beta:"
@@ -114,6 +115,11 @@ ONEDNN = f"oneDNN {'.'.join(map(str, onednn.version()))} "
             lambda: backprop(x4, x4, c1, c1, outputs="input_delta"),
             f"TrainingBackprop f32 {SIZES} input_forward output_delta mean variance -> "
             f"input_delta: {KERNEL}",
+        ),
+        (
+            lambda: written(src=x4, diff_dst=x4, mean=c1, variance=c1, gamma=c1),
+            f"TrainingBackward f32 {SIZES} {PORTS} {ONEDNN}BatchNormTrainingBackward, "
+            f"{onednn.cpu_isa()}, as written",
         ),
         (lambda: frozen(x4, x4, c4, c4, c4), f"{GRAD} {KERNEL}"),
         (
