@@ -1,7 +1,9 @@
-"""enable: switching it on and off, and whole models under it."""
+"""onedsl.torch.enable: switching it on and off, its first call, and whole models under it.
+
+The laws have calls of PyTorch's functions under it.
+"""
 
 import copy
-import threading
 
 import helpers
 import pytest
@@ -58,22 +60,12 @@ def test_switching():
     assert not onedsl_torch.enabled()
 
 
-def test_overlapping_blocks_on_two_threads():
+def test_overlapping_blocks():
     """Regression: the end of the first block disabled the second one."""
-    begun, end = threading.Event(), threading.Event()
-
-    def other():
-        with onedsl_torch.enable():
-            begun.set()
-            end.wait()
-
-    thread = threading.Thread(target=other)
-    with onedsl_torch.enable():
-        thread.start()
-        begun.wait()
+    first, second = onedsl_torch.enable(), onedsl_torch.enable()
+    first.__exit__(None, None, None)
     assert onedsl_torch.enabled()
-    end.set()
-    thread.join()
+    second.__exit__(None, None, None)
     assert not onedsl_torch.enabled()
 
 
@@ -102,23 +94,32 @@ def test_an_interrupt_leaves_pytorchs_kernels_in_use():
     assert not any(left)
 
 
-def test_an_interrupted_registration_is_repeated():
-    """Regression: it was skipped by the next calls."""
-    child = helpers.run_child(
-        "import torch, onedsl.torch\n"
-        "from onedsl import _core\n"
-        "register = _core.override_torch_kernels\n"
-        "def interrupt(*_):\n"
-        "    _core.override_torch_kernels = register\n"
-        "    raise KeyboardInterrupt\n"
-        "_core.override_torch_kernels = interrupt\n"
-        "try:\n"
-        "    onedsl.torch.enable()\n"
-        "except KeyboardInterrupt:\n"
-        "    print(onedsl.torch.enabled())\n"
-        "with onedsl.verbose(), onedsl.torch.enable():\n"
-        "    torch.nn.BatchNorm1d(3)(torch.randn(4, 3, 5))\n"
-    )
+FIRST_CALL = """
+import sys, torch, onedsl.torch
+from onedsl import _core
+from onedsl.torch import _enable
+
+owner = _core if sys.argv[1] == "override_torch_kernels" else _enable
+function = getattr(owner, sys.argv[1])
+
+def interrupt(*_):
+    setattr(owner, sys.argv[1], function)
+    raise KeyboardInterrupt
+
+setattr(owner, sys.argv[1], interrupt)
+try:
+    onedsl.torch.enable()
+except KeyboardInterrupt:
+    print(onedsl.torch.enabled())
+with onedsl.verbose(), onedsl.torch.enable():
+    torch.nn.BatchNorm1d(3)(torch.randn(4, 3, 5))
+"""
+
+
+@pytest.mark.parametrize("interrupted", ["override_torch_kernels", "_difference"])
+def test_the_first_call_is_interrupted(interrupted):
+    """Regression: the next call skipped the registration, or PyTorch rejected it."""
+    child = helpers.run_child(FIRST_CALL, (interrupted,))
     assert child.stdout == "False\n"
     assert "BatchNormForwardTraining" in child.stderr
 
@@ -173,15 +174,13 @@ def test_unknown_kernels_are_left_to_pytorch(tmp_path, environment, left, runs):
     assert bool(said.strip()) == bool(left)
 
 
+EAGER = {"eager": 0, "float64": 1, "checkpoint": 1, "checkpoint of float32": 0}
+WITHOUT_ENABLE = {"disabled": 0, "fake": 0, "meta": 0}
+
+
 @pytest.mark.parametrize(
     "warnings",
-    [
-        {
-            **{"eager": 0, "float64": 1, "checkpoint": 1, "checkpoint of float32": 0},
-            **{"disabled": 0, "fake": 0, "meta": 0},
-        },
-        pytest.param({"compiled": 1}, marks=pytest.mark.slow),
-    ],
+    [EAGER | WITHOUT_ENABLE, pytest.param({"compiled": 1}, marks=pytest.mark.slow)],
     ids=["eager", "compiled"],
 )
 def test_no_effect_on_compiled_models_is_a_warning(warnings):
@@ -198,29 +197,6 @@ def test_the_first_call_in_any_context_of_pytorch():
     assert len(lines) == 2 * int(count), child.stdout + child.stderr
     assert all("BatchNormForwardTraining" in run for run in lines[::2])
     assert "overrid" not in child.stderr.lower()
-
-
-INTERRUPTED = """
-import onedsl.torch
-from onedsl.torch import _enable
-
-def interrupt(*_):
-    raise KeyboardInterrupt
-
-compare, _enable._difference = _enable._difference, interrupt
-try:
-    onedsl.torch.enable()
-except KeyboardInterrupt:
-    print(onedsl.torch.enabled())
-_enable._difference = compare
-onedsl.torch.enable()
-print(onedsl.torch.enabled())
-"""
-
-
-def test_the_first_call_is_interrupted():
-    """Regression: PyTorch rejected the definitions of the next call."""
-    assert helpers.run_child(INTERRUPTED).stdout == "False\nTrue\n"
 
 
 # Layers and models
@@ -247,18 +223,20 @@ def test_layers_in_pytorchs_modes(forward_runs, train, grad):
     assert len(forward_runs) == (0 if not train else 1 if grad == "grad" else 2)
 
 
+PROGRAMS = {
+    "script": lambda model, x: torch.jit.script(model),
+    "trace": torch.jit.trace,
+    "export": lambda model, x: torch.export.export(model, (x,)).run_decompositions({}).module(),
+}
+
+
 @dynamo
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::torch.jit.TracerWarning")
-@pytest.mark.parametrize("how", ["script", "trace", "export"])
+@pytest.mark.parametrize("how", PROGRAMS)
 def test_scripts_traces_and_exported_programs_run_onedsl(how, forward_runs):
     model, x = SmallModel(), torch.randn(4, 3, 6, 6)
     exact = copy.deepcopy(model).double()
-    if how == "script":
-        run = torch.jit.script(model)
-    elif how == "trace":
-        run = torch.jit.trace(model, x)
-    else:
-        run = torch.export.export(model, (x,)).run_decompositions({}).module()
+    run = PROGRAMS[how](model, x)
     forward_runs.clear()
     output = run(x)
     assert len(forward_runs) == 3
