@@ -175,6 +175,19 @@ def test_terms_of_a_known_problem():
     assert [terms.sums.ravel().tolist() for terms in found] == [[6, 6], [2], [4]]
     found = testing.batch_norm_backward(*inputs, epsilon=3, statistics="frozen").terms
     assert [terms.magnitude.ravel().tolist() for terms in found] == [[2, 6], [4], [4]]
+    # The number that kernels subtract from src differs from a mean of 2**10 by at most 1/2.
+    far = [[2.0 + 2**10], [-2.0 + 2**10]], inputs[1], [2.0**10], *inputs[3:]
+    found = testing.batch_norm_backward(*far, epsilon=3).terms
+    assert [terms.magnitude.ravel().tolist() for terms in found[1:]] == [[1.25 * 4], [4]]
+
+
+def test_terms_near_a_kink():
+    """Within the error of the argument, 2**-20 of its term, both derivatives are accepted."""
+    beta = 3 * (1 + np.array([0, 0.9, 1.1, -0.9, -1.1]) * 2.0**-20)
+    zeros = np.zeros(beta.size)
+    inputs = zeros[None], zeros[None] + 1, zeros, zeros + 1, zeros, beta
+    found = testing.batch_norm_act_backward(*inputs, epsilon=1e-5, activation="hardswish")
+    assert (found.terms[3].slack[0] > 0).tolist() == [True, True, False, True, False]
 
 
 def test_terms_of_activations():
