@@ -72,7 +72,7 @@ STEPS = {"layouts": 3, "in place": 5, "records": 7}
 
 LAWS: dict[str, list[Call]] = {
     "values": _by_operator(
-        CALLS + [call for call in calls_of(SLOPE, LARGE) if call.given == "all"]
+        CALLS + [call for call in calls_of(SLOPE, {**LARGE, **RANKS}) if call.given == "all"]
     ),
     "combinations": _with_options(calls_of(RELUS, RANKS)),
     "empty": _by_operator(calls_of(RELUS[:1], EMPTY) + _with_options(calls_of(RELUS[:1], EMPTY))),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from cases.calls import EMPTY, MOMENTUM, Call
+from cases.calls import EMPTY, MOMENTUM, SIZES, Call
 from cases.faults import OF_F64, OF_STATISTICS
 from fuzz import arrays
 from helpers import EPSILON
@@ -337,6 +337,8 @@ class TorchLayer(TorchAutograd):
     def unsupported(self, call: Call) -> str:
         if not call.activation:
             return "The layers have an activation."
+        if len(SIZES[call.problem].spatial) > 3:
+            return "The layers have at most three dimensions of positions."
         return super().unsupported(call)
 
     def forward(self, call: Call, v: Mapping[str, Any], running: list[Any]) -> Any:
