@@ -18,16 +18,17 @@ from onedsl.torch._step_timer import Run, read_run
 LOOP = helpers.PROGRAMS / "torch_loop.py"
 # With the variable set, --compare has no runs with huge pages alone.
 TWO_KINDS = {"THP_MEM_ALLOC_ENABLE": "1"}
+AS_UNSET = {"THP_MEM_ALLOC_ENABLE": ""}
 SHORT = ("--compare", "--seconds", "0.3", "--runs", "2")
 
 
 @pytest.mark.parametrize("steps", [10**9, 20], ids=["ended", "to the end"])
 def test_compare(steps):
-    environment = {} if steps == 20 else TWO_KINDS
+    environment = AS_UNSET if steps == 20 else TWO_KINDS
     command = ("-m", "onedsl.torch", *SHORT, LOOP, str(steps))
     child = helpers.run_python(*command, environment=environment)
     lines = child.stdout.splitlines()
-    has_three = AVAILABLE and not environment
+    has_three = AVAILABLE and environment == AS_UNSET
     kinds = ["PyTorch", "PyTorch, huge pages", "onedsl"] if has_three else ["PyTorch", "onedsl"]
     runs = lines[1 : 1 + 2 * len(kinds)]
     assert [line[:20].rstrip() for line in runs] == kinds * 2
