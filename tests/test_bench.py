@@ -21,12 +21,8 @@ from onedsl.bench import timing
 from onedsl.bench.implementations import MAX_COPIES, memory, random_inputs
 from onedsl.bench.measure import warm_up_case
 from onedsl.bench.timing import MIN_ROUNDS, SAMPLE_SECONDS, time_calls
-from onedsl.cli.bench import layer_shapes, rows_tables, summary
+from onedsl.cli.bench import rows_tables, summary
 from onedsl.operators.base import kernel_info
-
-
-def run(*options):
-    return main(["bench", "--seconds", "0.01", *options])
 
 
 def row(shape=(4, 5), seconds=None, **changes):
@@ -36,16 +32,18 @@ def row(shape=(4, 5), seconds=None, **changes):
     return bench.Row(**case | times | changes)
 
 
-def printed(table, width):
+def printed(rows, width=100):
+    """Return the table of rows of one operation."""
     console = Console(width=width, file=io.StringIO())
-    console.print(table)
+    console.print(next(rows_tables(rows)))
     return console.file.getvalue()
 
 
 def test_bench_writes_a_table_and_json(tmp_path, capsys):
     figures = tmp_path / "bench.json"
     chosen = ["--dtype", "f16", "--format", "NCX"] * 2  # repeated options count once
-    assert run("small", "64x48", *chosen, "--json", str(figures)) == 0
+    options = ["--seconds", "0.01", "--json", str(figures)]
+    assert main(["bench", "small", "64x48", *chosen, *options]) == 0
     shown = capsys.readouterr().out
     assert "1x4x4x8" in shown
     assert "64x48" in shown
@@ -104,13 +102,7 @@ def results_by_name(case, name, results):
 @pytest.mark.parametrize("operation", bench.OPERATIONS)
 @pytest.mark.parametrize(
     ("shape", "data_format"),
-    [
-        ((6, 8), "NXC"),
-        ((3, 5, 8), "NXC"),
-        ((3, 5, 8), "NCX"),
-        ((2, 3, 4, 8), "NXC"),
-        ((2, 3, 4, 8), "NCX"),
-    ],
+    [((6, 8), "NXC"), *itertools.product([(3, 5, 8), (2, 3, 4, 8)], bench.FORMATS)],
     ids=str,
 )
 @helpers.dtypes
@@ -157,10 +149,10 @@ def test_summary_reports_mean_and_lowest_ratio_of_rows_without_noise(monkeypatch
     assert "OMP_WAIT_POLICY=passive" in lines[-1]
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
     assert "OMP_WAIT_POLICY" not in summary([noisy])[-1]
-    shown = printed(next(rows_tables([fast, noisy])), 100)
+    shown = printed([fast, noisy])
     assert shown.count("NXC *") == 1
     assert "*: noisy" in " ".join(shown.split())
-    assert "*" not in printed(next(rows_tables([fast])), 100)
+    assert "*" not in printed([fast])
 
 
 @pytest.mark.parametrize("cpus", [1, 2, 8])
@@ -239,7 +231,7 @@ def test_figures_fit_a_narrow_terminal():
     shapes = (32, 112, 112, 64), (16384, 768)
     rows = [row(shape, {"triad": 0.01} | seconds) for shape in shapes]
     for width in (60, 100):
-        shown = printed(next(rows_tables(rows)), width)
+        shown = printed(rows, width)
         assert max(map(len, shown.splitlines())) <= width
         for figure in ("23,457", "135,246", "65,729", "5.77", "2.80"):
             assert shown.count(figure) == len(rows), (width, figure)
@@ -247,32 +239,29 @@ def test_figures_fit_a_narrow_terminal():
         assert "\N{HORIZONTAL ELLIPSIS}" not in shown
 
 
-def test_noisy_rows_have_no_floor():
+@pytest.mark.parametrize("noisy", [False, True])
+def test_noisy_rows_have_no_floor(noisy):
     """Regression: a triad that other programs disturbed was shown as 972 % of the time."""
-    seconds = {"triad": 0.01, "onedsl": 0.001}
-    for noisy in (False, True):
-        shown = printed(next(rows_tables([row((16384, 768), seconds, noisy=noisy)])), 100)
-        assert ("%" in shown) != noisy
-        # Regression: the column was explained, but not shown.
-        assert ("floor: the minimum time" in shown) != noisy
+    shown = printed([row((16384, 768), {"triad": 0.01, "onedsl": 0.001}, noisy=noisy)])
+    assert ("%" in shown) != noisy
+    # Regression: the column was explained, but not shown.
+    assert ("floor: the minimum time" in shown) != noisy
 
 
 def test_nxc_over_ncx_is_in_the_row_of_ncx():
     rows = [row((4, 5, 6), {"onedsl": s}, data_format=f) for f, s in (("NXC", 7), ("NCX", 2))]
-    nxc, ncx = (
-        line for line in printed(next(rows_tables(rows)), 100).splitlines() if "4x5" in line
-    )
+    nxc, ncx = (line for line in printed(rows).splitlines() if "4x5" in line)
     assert "3.50" in ncx
     assert "3.50" not in nxc
     assert "%" not in ncx + nxc, "small tensors have no floor"
     for some in (rows, rows[:1]):
-        shown = printed(next(rows_tables(some)), 100)
+        shown = printed(some)
         assert ("NXC/NCX: onedsl's times" in shown) == (some is rows)
 
 
 def test_the_table_has_only_what_ran():
     rows = [row((512, 512), seconds={"onedsl": 1, "PyTorch": 2})]
-    shown = printed(next(rows_tables(rows)), 100)
+    shown = printed(rows)
     header = shown[shown.index("type,") : shown.index("512x512")]
     assert len(summary(rows)) == 2  # speedup over PyTorch, and floor
     assert summary([row()]) == []
@@ -358,18 +347,6 @@ def test_cases_are_measured_together():
     assert [row.data_format for row in rows] == ["NXC", "NCX"]
     turns = [name for name, _ in itertools.groupby(order)]
     assert len(turns) > 10
-
-
-@pytest.mark.parametrize(
-    ("text", "shapes"),
-    [
-        ("resnet50", bench.WORKLOADS["resnet50"]),
-        ("32x56x50x64", ((32, 56, 50, 64),)),
-        ("128x64", ((128, 64),)),
-    ],
-)
-def test_presets_and_shapes(text, shapes):
-    assert layer_shapes(text) == shapes
 
 
 def triad_arrays():
