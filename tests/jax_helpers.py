@@ -20,8 +20,7 @@ def in_float64(function, *values):
         return jax.tree.map(np.asarray, jax.jit(function)(*wide))
 
 
-ADD_SILU = {"activation": "silu"}, True
-AFTER = [({}, True), ADD_SILU]
+AFTER = [({}, True), ({"activation": "silu"}, True)]
 AFTER += [(row.attributes, i % 2 == 1) for i, row in enumerate(ACTIVATIONS) if row.name != "silu"]
 """What follows batch norm: options of the layers, and whether a residual is added."""
 

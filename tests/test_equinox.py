@@ -21,6 +21,13 @@ X = 3 * jax.random.normal(jax.random.key(1), (8, 10, 6, 4)) + 1
 RESIDUAL = jax.random.normal(jax.random.key(2), X.shape)
 WEIGHT = jax.random.normal(jax.random.key(3), X.shape)
 OPTIONS = {"axis_name": "batch", "mode": "batch"}
+OURS, THEIRS = onedsl.equinox.BatchNorm, eqx.nn.BatchNorm
+batches = functools.partial(jax.vmap, out_axes=(0, None), axis_name="batch")
+
+
+def make(cls=OURS, **options):
+    """Return a layer and its state."""
+    return eqx.nn.make_with_state(cls)(10, **OPTIONS | options)
 
 
 def model_of(layer, after, is_ours):
@@ -38,16 +45,14 @@ def model_of(layer, after, is_ours):
 
 def run(cls, options, after, x, residual, *, in_training=True, is_ours=True, wrap=eqx.filter_jit):
     """Return the gradients, results and states of two steps, and the results in inference."""
-    layer, state = eqx.nn.make_with_state(cls)(10, **options, **(after if is_ours else {}))
+    layer, state = make(cls, **options, **(after if is_ours else {}))
 
     @eqx.filter_value_and_grad(has_aux=True)
     def loss(inputs, state, inference):
         layer, x, residual = inputs
         layer = eqx.nn.inference_mode(layer, inference)
         axes = 0, None if residual is None else 0, None
-        model = jax.vmap(
-            model_of(layer, after, is_ours), axes, (0, None), axis_name=options["axis_name"]
-        )
+        model = jax.vmap(model_of(layer, after, is_ours), axes, (0, None), axis_name="batch")
         dst, state = model(x, residual, state)
         return (WEIGHT * dst).sum(), (dst, state)
 
@@ -67,8 +72,8 @@ def check_equal(got, wanted, tolerance=1e-5):
 
 def check(options, after, x=X, residual=None, tolerance=1e-5, **others):
     ours, theirs = (
-        run(cls, OPTIONS | options, after, x, residual, is_ours=is_ours, **others)
-        for cls, is_ours in ((onedsl.equinox.BatchNorm, True), (eqx.nn.BatchNorm, False))
+        run(cls, options, after, x, residual, is_ours=cls is OURS, **others)
+        for cls in (OURS, THEIRS)
     )
     check_equal(ours, theirs, tolerance)
 
@@ -110,10 +115,8 @@ def test_without_jit():
 def test_batches_without_vmap(data_format, mode):
     """A layer without axis_name normalizes a batch, with the channels in either position."""
     after = {"activation": "relu"}
-    like = run(onedsl.equinox.BatchNorm, OPTIONS | {"mode": mode}, after, X, RESIDUAL)
-    layer, state = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)(
-        10, mode=mode, data_format=data_format, **after
-    )
+    like = run(OURS, {"mode": mode}, after, X, RESIDUAL)
+    layer, state = make(axis_name=None, mode=mode, data_format=data_format, **after)
     move = lambda a: jnp.moveaxis(a, 1, -1) if data_format == "NXC" else a  # noqa: E731
 
     @eqx.filter_jit
@@ -133,13 +136,10 @@ def test_batches_without_vmap(data_format, mode):
 
 
 def test_channels_last_under_vmap():
-    layer, state = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)(
-        10, **OPTIONS, data_format="NXC"
-    )
-    call = functools.partial(jax.vmap, out_axes=(0, None), axis_name="batch")
-    got, _ = call(lambda x: layer(x, state))(jnp.moveaxis(X, 1, -1))
-    like, state = eqx.nn.make_with_state(eqx.nn.BatchNorm)(10, **OPTIONS)
-    wanted, _ = call(lambda x: like(x, state))(X)
+    layer, state = make(data_format="NXC")
+    got, _ = batches(lambda x: layer(x, state))(jnp.moveaxis(X, 1, -1))
+    like, state = make(THEIRS)
+    wanted, _ = batches(lambda x: like(x, state))(X)
     check_equal([jnp.moveaxis(got, -1, 1)], [wanted])
 
 
@@ -149,7 +149,7 @@ def test_nested_vmap(inner):
     stacked = jnp.stack([X, RESIDUAL], 1 if inner else 0)
 
     def result(cls):
-        layer, state = eqx.nn.make_with_state(cls)(10, **OPTIONS)
+        layer, state = make(cls)
 
         def batch(x):
             def item(x):
@@ -164,14 +164,12 @@ def test_nested_vmap(inner):
 
         return jax.tree.leaves(jax.jit(jax.grad(loss, has_aux=True))(stacked))
 
-    check_equal(result(onedsl.equinox.BatchNorm), result(eqx.nn.BatchNorm))
+    check_equal(result(OURS), result(THEIRS))
 
 
 def test_the_kernels_compute_a_step():
     """One call computes the whole batch, without a copy of an item."""
-    layer, state = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)(
-        10, **OPTIONS, activation="relu"
-    )
+    layer, state = make(activation="relu")
 
     def loss(x):
         model = jax.vmap(lambda x: layer(x, state, residual=x)[0], axis_name="batch")
@@ -186,8 +184,7 @@ def test_the_kernels_compute_a_step():
 @pytest.mark.parametrize("mode", ["batch", "ema"])
 def test_checkpoints(mode):
     """Those of Equinox's layer fit, and vice versa."""
-    layers = [onedsl.equinox.BatchNorm, eqx.nn.BatchNorm]
-    first, second = (eqx.nn.make_with_state(cls)(10, "batch", mode=mode) for cls in layers)
+    first, second = (make(cls, mode=mode) for cls in (OURS, THEIRS))
     first = jax.tree.map(lambda a: a + jnp.ones_like(a) if eqx.is_inexact_array(a) else a, first)
     for saved, like in ((first, second), (second, first)):
         file = io.BytesIO()
@@ -202,7 +199,7 @@ def test_checkpoints(mode):
 def test_defaults():
     """They are Equinox's, with its warning. Regression: mode was "batch" without one."""
     with pytest.warns(UserWarning, match="is unspecified it defaults to 'ema'") as caught:
-        ours, theirs = (cls(10, "batch") for cls in (onedsl.equinox.BatchNorm, eqx.nn.BatchNorm))
+        ours, theirs = (cls(10, "batch") for cls in (OURS, THEIRS))
     assert len(caught) == 2
     for name in ("momentum", "eps", "inference", "channelwise_affine", "mode"):
         assert getattr(ours, name) == getattr(theirs, name)
@@ -211,13 +208,10 @@ def test_defaults():
 @pytest.mark.parametrize("inference", [False, True])
 def test_the_argument_inference(inference):
     """It overrides that of the layer."""
-    call = functools.partial(jax.vmap, out_axes=(0, None), axis_name="batch")
     found = []
     for given in (None, inference):
-        of_layer = inference if given is None else not inference
-        make = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)
-        layer, state = make(10, **OPTIONS, inference=of_layer)
-        found.append(call(lambda x, a=layer, b=state, c=given: a(x, b, inference=c))(X))
+        layer, state = make(inference=inference if given is None else not inference)
+        found.append(batches(lambda x, a=layer, b=state, c=given: a(x, b, inference=c))(X))
     check_equal(*map(jax.tree.leaves, found), 0)
 
 
@@ -226,7 +220,7 @@ def test_forward_mode_in_inference(mode):
     """Of x, parameters and statistics. Regression: JAX's TypeError."""
 
     def tangents(cls):
-        layer, state = eqx.nn.make_with_state(cls)(10, "batch", mode=mode, inference=True)
+        layer, state = make(cls, mode=mode, inference=True)
         arrays, others = eqx.partition((layer, state), eqx.is_inexact_array)
         arrays = jax.tree.map(lambda a: a + 1.5, arrays)
 
@@ -237,12 +231,12 @@ def test_forward_mode_in_inference(mode):
         directions = jax.tree.map(lambda a: jnp.cos(jnp.arange(a.size)).reshape(a.shape), arrays)
         return jax.tree.leaves(jax.jvp(result, (arrays, X), (directions, RESIDUAL)))
 
-    check_equal(tangents(onedsl.equinox.BatchNorm), tangents(eqx.nn.BatchNorm))
+    check_equal(tangents(OURS), tangents(THEIRS))
 
 
 def test_derivatives_inside_of_the_named_axis():
     """Regression: JAX's message, which names an internal function."""
-    layer, state = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)(10, **OPTIONS)
+    layer, state = make()
     gradient = jax.grad(lambda x: layer(x, state)[0].sum())
     with pytest.raises(NotImplementedError, match=r"differentiated outside of the jax\.vmap"):
         jax.vmap(gradient, axis_name="batch")(X)
@@ -251,10 +245,10 @@ def test_derivatives_inside_of_the_named_axis():
 @pytest.mark.parametrize("options", [{}, {"mode": "ema"}], ids=str)
 def test_f64_parameters(options):
     """The default under jax_enable_x64. Regression: an f32 input raised TypeError."""
-    wanted = run(onedsl.equinox.BatchNorm, OPTIONS | options, {}, X, None)
+    wanted = run(OURS, options, {}, X, None)
     with enable_x64(True):
-        got = run(onedsl.equinox.BatchNorm, OPTIONS | options, {}, X, None)
-        layer, state = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)(10, mode="batch")
+        got = run(OURS, options, {}, X, None)
+        layer, state = make(axis_name=None)
         with pytest.raises(TypeError, match=r"src must be f32, .*float64"):
             layer(X.astype("float64"), state)
         assert layer(X, state)[0].dtype == "float32"
@@ -263,23 +257,16 @@ def test_f64_parameters(options):
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("options", "residual", "message"),
     [
-        ({"activation": "tanh"}, ValueError, "activation must be one of"),
-        ({"activation": "silu", "clip": 6.0}, ValueError, "clip must be None"),
-        ({"data_format": "NHWC"}, ValueError, "data_format must be"),
-        ({"mode": "other"}, ValueError, "Invalid mode"),
+        ({"activation": "tanh"}, None, "activation must be one of"),
+        ({"activation": "silu", "clip": 6.0}, None, "clip must be None"),
+        ({"data_format": "NHWC"}, None, "data_format must be"),
+        ({"mode": "other"}, None, "Invalid mode"),
+        ({}, X[:1], "residual must have src's shape"),
     ],
 )
-def test_invalid_arguments(options, error, message):
-    with pytest.raises(error, match=message):
-        layer, state = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)(
-            10, **{"mode": "batch"} | options
-        )
-        layer(X, state)
-
-
-def test_another_shape_of_the_residual():
-    layer, state = eqx.nn.make_with_state(onedsl.equinox.BatchNorm)(10, mode="batch")
-    with pytest.raises(ValueError, match="residual must have src's shape"):
-        layer(X, state, residual=X[:1])
+def test_invalid_arguments(options, residual, message):
+    with pytest.raises(ValueError, match=message):
+        layer, state = make(axis_name=None, **options)
+        layer(X, state, residual=residual)

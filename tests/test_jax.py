@@ -1,14 +1,14 @@
 """onedsl.jax where JAX has more than calls: JAX's derivatives, transformations and programs.
 
-The laws have the values, dtypes, bits, second derivatives and rejections of single calls, with jit
-and vmap. Here are losses that depend on batch statistics too, layers with frozen statistics, other
-uses of vmap, other derivatives, arguments of JAX itself, sharded arrays, and what XLA compiles.
+The laws have single calls, with jit and vmap. Here are losses that depend on batch statistics,
+frozen statistics, other uses of vmap, other derivatives, arguments of JAX itself, and programs.
 """
 
 import functools
 import importlib
 import re
 import types
+from typing import Any, NamedTuple
 
 import helpers
 import numpy as np
@@ -22,30 +22,37 @@ from onedsl.testing import activations
 jax = pytest.importorskip("jax", reason="JAX is optional, and not installed here")
 
 import jax.numpy as jnp  # noqa: E402
-from jax_helpers import (  # noqa: E402
-    ADD_SILU,
-    AFTER,
-    assert_close,
-    composed,
-    enable_x64,
-    in_float64,
-)
+from jax_helpers import AFTER, assert_close, composed, enable_x64, in_float64  # noqa: E402
 
 import onedsl.jax  # noqa: E402
 from onedsl.jax import _call  # noqa: E402
 
 modes = pytest.mark.parametrize("mode", ["batch", "frozen"])
 
-# Data format, mode, dtypes, sizes, jit or not, whether there are parameters, and what follows.
+
+class Layer(NamedTuple):
+    """A layer, its inputs, and what follows."""
+
+    data_format: str = "NXC"
+    mode: str = "batch"
+    dtype: str = "f32"
+    stats: str = "f32"
+    spatial: tuple[int, ...] = (4, 3)
+    jit: bool = True
+    with_gamma: bool = True
+    after: dict[str, Any] | None = None
+    with_residual: bool = False
+
+
+PLAIN = {"jit": False, "with_gamma": False}
+ADD_SILU = {"after": {"activation": "silu"}, "with_residual": True}
 LAYERS = [
-    ("NXC", "batch", "f32", "f32", (4, 3), True, True, {}, False),
-    ("NCX", "batch", "bf16", "f32", (4, 3), True, True, *ADD_SILU),
-    ("NXC", "batch", "f32", "f32", (), False, False, {}, False),
-    ("NCX", "frozen", "f32", "f32", (2, 3, 2), False, False, {}, False),
-    *(("NCX", "frozen", *row, (4, 3), True, True, {}, False) for row in helpers.TYPES),
+    *(Layer(), Layer("NCX", "batch", "bf16", **ADD_SILU)),
+    *(Layer(spatial=(), **PLAIN), Layer("NCX", "frozen", spatial=(2, 3, 2), **PLAIN)),
+    *(Layer("NCX", "frozen", *row) for row in helpers.TYPES),
     # The laws have the layers of all activations with the statistics of the batch.
-    *(("NXC", "frozen", "f32", "f32", (4, 3), True, True, *after) for after in AFTER),
-    ("NXC", "frozen", "bf16", "bf16", (4, 3), True, True, *ADD_SILU),
+    *(Layer("NXC", "frozen", after=after[0], with_residual=after[1]) for after in AFTER),
+    Layer("NXC", "frozen", "bf16", "bf16", **ADD_SILU),
 ]
 
 
@@ -62,39 +69,29 @@ def arrays(*values):
     return tuple(jnp.asarray(value) for value in values)
 
 
-@pytest.mark.parametrize(
-    (
-        *("data_format", "mode", "dtype", "stats", "spatial", "jit", "with_gamma"),
-        *("after", "with_residual"),
-    ),
-    LAYERS,
-)
-def test_layers(dtype, stats, spatial, jit, data_format, mode, with_gamma, after, with_residual):
+@pytest.mark.parametrize("case", LAYERS, ids=str)
+def test_layers(case):
     """Results and all gradients are right, for a loss that also depends on batch statistics."""
-    problem = problem_of(data_format, spatial, dtype, stats)
-    statistics = () if mode == "batch" else (problem.mean, problem.variance)
-    parameters = (problem.gamma, problem.mean) if with_gamma else ()
-    residuals = (problem.diff_dst[::-1],) if with_residual else ()
+    problem = problem_of(case.data_format, case.spatial, case.dtype, case.stats)
+    is_frozen, after = case.mode == "frozen", case.after or {}
+    statistics = (problem.mean, problem.variance) if is_frozen else ()
+    parameters = (problem.gamma, problem.mean) if case.with_gamma else ()
+    residuals = (problem.diff_dst[::-1],) if case.with_residual else ()
     inputs = (*residuals, problem.src, *statistics, *parameters)
+    options = {"data_format": case.data_format, **after}
 
-    def split(inputs):
-        return inputs[len(residuals) :], inputs[0] if residuals else None
+    def ours(residual, *inputs):
+        call = onedsl.jax.batch_norm_frozen if is_frozen else onedsl.jax.batch_norm
+        results = call(*inputs, epsilon=EPSILON, residual=residual, **options)
+        return (results,) if is_frozen else results
 
-    def ours(*inputs):
-        inputs, residual = split(inputs)
-        options = {"epsilon": EPSILON, "data_format": data_format, "residual": residual} | after
-        if mode == "batch":
-            return onedsl.jax.batch_norm(*inputs, **options)
-        return (onedsl.jax.batch_norm_frozen(*inputs, **options),)
-
-    def theirs(*inputs):
-        (src, *rest), residual = split(inputs)
+    def theirs(residual, src, *rest):
         given, affine = rest[: len(statistics)], rest[len(statistics) :] or (None, None)
-        every = src, *affine, *(given or (None, None)), data_format, residual
-        return composed(*every, **after)[: 1 if given else 3]
+        results = composed(src, *affine, *(given or ()), residual=residual, **options)
+        return results[: 1 if given else 3]
 
     def loss(layer, *inputs):
-        results = dst, *batch = layer(*inputs)
+        results = dst, *batch = layer(*(inputs if residuals else (None, *inputs)))
         wide = jnp.promote_types(dst.dtype, jnp.float32)
         value = (jnp.asarray(problem.diff_dst).astype(wide) * dst.astype(wide)).sum()
         if batch:
@@ -106,9 +103,9 @@ def test_layers(dtype, stats, spatial, jit, data_format, mode, with_gamma, after
         argnums = tuple(range(len(inputs)))
         return jax.value_and_grad(functools.partial(loss, layer), argnums, has_aux=True)
 
-    (value, results), got = (jax.jit(grad(ours)) if jit else grad(ours))(*arrays(*inputs))
+    (value, results), got = (jax.jit(grad(ours)) if case.jit else grad(ours))(*arrays(*inputs))
     (wanted_value, wanted_results), wanted = in_float64(grad(theirs), *inputs)
-    tolerance = testing.TOLERANCES[dtype]
+    tolerance = testing.TOLERANCES[case.dtype]
     assert results[0].dtype == problem.src.dtype
     assert all(a.dtype == "float32" for a in results[1:])
     assert [a.dtype for a in got] == [a.dtype for a in inputs]
@@ -120,8 +117,8 @@ def test_layers(dtype, stats, spatial, jit, data_format, mode, with_gamma, after
     # Batch statistics are rounded to f32, and their own gradient adds one rounding; so does the
     # gradient of the argument of an activation that is not fused.
     assert_close(got[0], wanted[0], tolerance if statistics and not after else 2 * tolerance)
-    is_rounded = after and statistics and dtype != "f32"  # that gradient, before it is summed
-    of_sums = tolerance if is_rounded else max(2e-6, testing.SUM_TOLERANCES[stats])
+    is_rounded = after and statistics and case.dtype != "f32"  # that gradient, before it is summed
+    of_sums = tolerance if is_rounded else max(2e-6, testing.SUM_TOLERANCES[case.stats])
     assert_close(got[1:], wanted[1:], 2 * of_sums)
     assert abs(value - wanted_value) <= 4 * tolerance * abs(wanted_value)
 
@@ -179,23 +176,6 @@ def test_vmap(mode):
         assert_close([a[i] for a in got], one, 0)
 
 
-@pytest.mark.parametrize(("after", "with_residual"), [({}, False), ADD_SILU])
-def test_vmap_of_a_gradient(after, with_residual):
-    problem = problem_of()
-    batch = np.stack([problem.src, problem.diff_dst])
-
-    def grad(layer):
-        def loss(src, gamma, residual):
-            dst, mean, _ = layer(src, gamma, residual=residual, **after)
-            return (dst**3).sum() + mean.sum()
-
-        return jax.vmap(jax.grad(loss, (0, 1, 2)), in_axes=(0, None, None))
-
-    inputs = batch, problem.gamma, problem.src[::-1] if with_residual else None
-    got = grad(layer)(*jax.tree.map(jnp.asarray, inputs))
-    assert_close(got, in_float64(grad(composed), *inputs), 4e-6)
-
-
 @pytest.mark.parametrize(
     ("mode", "order", "with_gamma", "tolerance", "after"),
     [
@@ -245,33 +225,21 @@ def test_forward_mode_of_a_layer_raises():
         jax.jvp(layer, (src,), (src,))
 
 
-OF_8_CHANNELS = r"must have (shape \(8,\), one value|mean's shape \(8,\))"
-
-
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
         ({"src": [[1.0]]}, TypeError, "src must be a JAX or NumPy array, got list"),
         ({"src": np.ma.ones((2, 8), "f4")}, TypeError, "src must be .* got a masked array"),
         ({"src": np.ones((2, 8))}, TypeError, "src must be f32, bf16 or f16, .*float64"),
-        ({"src": np.ones((2, 8), int)}, TypeError, "src must be f32, bf16 or f16, .*int64"),
-        ({"beta": np.ones(3, "f4")}, ValueError, rf"beta {OF_8_CHANNELS}"),
         ({"beta": np.ones(8)}, TypeError, "beta must be f32, bf16 or f16, .*float64"),
-        ({"epsilon": 0.0}, ValueError, "epsilon must be positive"),
         ({"epsilon": jnp.float32(1)}, TypeError, r"epsilon must be .* Pass float\(epsilon\)"),
         ({"data_format": "NHWC"}, ValueError, "data_format must be 'NXC' or 'NCX'"),
         ({"activation": "tanh"}, ValueError, "activation must be one of \"relu\", .* got 'tanh'"),
-        ({"activation": "none"}, ValueError, "activation must be one of"),
         ({"activation": "relu", "clip": 0.0}, ValueError, "clip must be positive and finite"),
         ({"activation": "relu", "clip": jnp.float32(6)}, TypeError, r"clip .* Pass float"),
-        (
-            {"activation": "silu", "clip": 6.0},
-            ValueError,
-            "clip must be None with activation=",
-        ),
+        ({"activation": "silu", "clip": 6.0}, ValueError, "clip must be None with activation="),
         ({"negative_slope": 0.1}, ValueError, "negative_slope must be None with activation=None"),
         ({"residual": np.ones((2, 8), "f2")}, TypeError, "residual must be f32 like src, got f16"),
-        ({"residual": [[1.0]]}, TypeError, "residual must be a JAX or NumPy array, got list"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
@@ -336,19 +304,22 @@ def test_deleted_arrays_are_rejected():
 
 
 def test_backward_rejects_invalid_arguments():
-    problem = problem_of()
-    with pytest.raises(TypeError, match="diff_dst must be a JAX or NumPy array, got list"):
-        backward(problem.src, problem.diff_dst.tolist(), *problem[2:])
-    with pytest.raises(TypeError, match="mean must be a JAX or NumPy array, got NoneType"):
-        backward(*problem[:2], None, *problem[3:])
-    with pytest.raises(TypeError, match="diff_dst must be f32 like src, got f16"):
-        backward(problem.src, problem.diff_dst.astype("f2"), *problem[2:])
-    with pytest.raises(TypeError, match=r"mean must be f32 where src is f32, .*bf16"):
-        backward(*problem[:2], *(jnp.asarray(a, jnp.bfloat16) for a in problem[2:]))
+    src, diff_dst, *rest = problem_of()
+    for inputs, message in (
+        ((src, diff_dst.tolist(), *rest), "diff_dst must be a JAX or NumPy array, got list"),
+        ((src, diff_dst, None, *rest[1:]), "mean must be a JAX or NumPy array, got NoneType"),
+        ((src, diff_dst.astype("f2"), *rest), "diff_dst must be f32 like src, got f16"),
+        (
+            (src, diff_dst, *(jnp.asarray(a, jnp.bfloat16) for a in rest)),
+            "mean must be f32 where src is f32, .*bf16",
+        ),
+    ):
+        with pytest.raises(TypeError, match=message):
+            backward(*inputs)
     with pytest.raises(ValueError, match="statistics must be"):
-        backward(*problem, statistics=True)
+        backward(src, diff_dst, *rest, statistics=True)
     with enable_x64(True), pytest.raises(TypeError, match=r"src must be .*, .*float64"):
-        jax.jit(backward)(problem.src.astype("f8"), *problem[1:])
+        jax.jit(backward)(src.astype("f8"), diff_dst, *rest)
 
 
 def test_another_device(monkeypatch):

@@ -109,7 +109,7 @@ INPUTS = {
     "residual of another type": (lambda src, r: (src, r.double()), False),
     "sparse residual": (lambda src, r: (src, r.to_sparse()), False),
     "residual of another layout": (
-        lambda src, r: (src, r.permute(1, 0, 3, 2).clone().permute(1, 0, 3, 2)),
+        lambda src, r: (src, r.to(memory_format=torch.channels_last)),
         True,
     ),
     "strided weight": (lambda src, r: (src, r), True),
