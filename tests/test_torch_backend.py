@@ -58,6 +58,7 @@ USES = {
     **{f"add {row}": activation(row, with_residual=True) for row in ACTIVATIONS},
     "add, in place": (lambda y, x: y.add_(x).relu_(), ADD_RELU),
     "add before": (lambda y, x: F.relu(x + y), ADD_RELU),
+    "added to itself": (lambda y, x: F.relu(y + y), None),
     "scaled addition": (lambda y, x: F.relu(torch.add(y, x, alpha=2)), None),
     "ReLU used twice": (lambda y, x: (z := F.relu(y)).sin() * z, RELU),
     "two ReLUs": (lambda y, x: F.relu(y).sin() * F.relu(y), None),
