@@ -58,6 +58,7 @@ USES = {
     **{f"add {row}": activation(row, with_residual=True) for row in ACTIVATIONS},
     "add, in place": (lambda y, x: y.add_(x).relu_(), ADD_RELU),
     "add before": (lambda y, x: F.relu(x + y), ADD_RELU),
+    "added to itself": (lambda y, x: F.relu(y + y), None),
     "scaled addition": (lambda y, x: F.relu(torch.add(y, x, alpha=2)), None),
     "ReLU used twice": (lambda y, x: (z := F.relu(y)).sin() * z, RELU),
     "two ReLUs": (lambda y, x: F.relu(y).sin() * F.relu(y), None),
@@ -450,6 +451,48 @@ def test_inductor(use, memory_format, dtype, report, x):
     model = Plain(USES[use][0]).to(memory_format=memory_format)
     check_compiled(model, x.contiguous(memory_format=memory_format), dtype=dtype)
     assert f"1 {USES[use][1] or 'alone'}" in report()[0]
+
+
+class LookAtTheGradient(torch.autograd.Function):
+    """The identity, whose gradient depends on the strides of the result's gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, diff):
+        return diff * diff.as_strided((diff.shape[3],), (1,))
+
+
+# Functions of a result of batch norm in the order channels_last, and of a contiguous tensor.
+STRIDES = {
+    "order of the residual": lambda y, x: F.relu(x + y),
+    "as_strided": lambda y, x: F.relu(x + y).as_strided((600,), (1,)) * 2,
+    "order of the gradient": lambda y, x: F.silu(y + LookAtTheGradient.apply(x)).contiguous(),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STRIDES)
+def test_strides_of_inductors_code(name, report):
+    """Regression: those of batch norm's src, so as_strided was wrong."""
+    norm, found = nn.BatchNorm2d(8), []
+
+    def function(src, residual):
+        return STRIDES[name](norm(src), residual)
+
+    tensors = torch.randn(2, 4, 8, 6, 7)
+    for run in torch.compile(function, fullgraph=True, backend="onedsl"), function:
+        src = tensors[0].contiguous(memory_format=torch.channels_last).requires_grad_()
+        residual = tensors[1].clone().requires_grad_()
+        result = run(src, residual)
+        result.square().sum().backward()
+        found.append((result, src.grad, residual.grad))
+    for ours, eager in zip(*found, strict=True):
+        assert ours.stride() == eager.stride()
+        assert torch.allclose(ours, eager, rtol=1e-4, atol=1e-4)
+    assert len(report()) == 1
 
 
 class Stem(nn.Module):
