@@ -338,9 +338,9 @@ def _is_complete(forward: _Found, gradients: list[_Found]) -> bool:
     ends = {forward["result"], *(found["masked"] for found in gradients)}
     dst = _users_but(forward["batch_norm"], _BESIDES_DST)
     between = _closure(dst, lambda node: () if node in ends else node.users)
-    return all(
-        node in calls or (node.target in _COPIES and node.users) for node in between
-    ) and not any(found["diff_dst"] in between - ends for found in gradients)
+    return all(node in calls or node.target in _COPIES for node in between) and not any(
+        found["diff_dst"] in between - ends for found in gradients
+    )
 
 
 def _is_changeable(call: Node, found: _Found) -> bool:
