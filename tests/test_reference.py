@@ -232,8 +232,8 @@ class TestHelpers:
         test_fuzz.py tests that a larger error is rejected.
         """
         rng = np.random.default_rng(0)
-        shapes = [(n, c) for n in range(1, 5) for c in range(1, 9)]
-        shapes += [(int(n), 40) for n in range(2, 11)]
+        shapes = [(n, c) for n in range(1, 5) for c in (1, 2, 3, 5, 8)]
+        shapes += [(n, 40) for n in (2, 3, 5, 10)]
         attributes = {"epsilon": EPSILON} | (activation.attributes if activation else {})
         for shape, target in itertools.product(shapes, TARGETS):
             if ("activation" in target.attributes) != bool(activation) or target.broadcast:

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include "check.hpp"
 #include "isas.hpp"
 #include "native/plan/cpu.hpp"
@@ -31,6 +33,8 @@ void test_machine() {
   const native::Machine& machine = native::this_machine();
   check(machine.isa <= native::best_isa(), "this CPU does not support ", name_of(machine.isa));
   check(machine.cache.bytes >= 65536 && machine.cache.cores >= 1, "no last-level cache");
+  const bool has_third_level = sysconf(_SC_LEVEL3_CACHE_SIZE) > 0;
+  check(!has_third_level || machine.cache.l2_bytes < machine.cache.bytes, "no second level");
 }
 
 }  // namespace
