@@ -164,6 +164,9 @@ def test_terms_near_a_kink():
     inputs = zeros[None], zeros[None] + 1, zeros, zeros + 1, zeros, beta
     found = testing.batch_norm_act_backward(*inputs, epsilon=1e-5, activation="hardswish")
     assert (found.terms[3].slack[0] > 0).tolist() == [True, True, False, True, False]
+    # Elsewhere, that error does not change the slope of a ReLU.
+    found = testing.batch_norm_act_backward(*inputs, epsilon=1e-5, activation="relu")
+    assert (found.terms[3].magnitude == 1).all()
 
 
 def test_terms_of_activations():
