@@ -58,22 +58,28 @@ print(supported.native_isa, supported.onednn_isa, *types)
 """
 
 
-# ONEDSL_MAX_CPU_ISA overrides ONEDNN_MAX_CPU_ISA, and does not affect oneDNN.
-REPORTED = [({"ONEDNN_MAX_CPU_ISA": cap}, *expected) for cap, *expected in CAPS]
-REPORTED += [
-    ({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "ONEDSL_MAX_CPU_ISA": cap}, native, CAPS[-1][-1])
-    for cap, native, _ in CAPS[:-1]
-]
-
-
-@pytest.mark.parametrize(("caps", "native", "onednn"), REPORTED)
-def test_caps_apply_to_onedsl_and_onednn(caps, native, onednn):
+@pytest.mark.parametrize(("cap", "native", "onednn"), CAPS, ids=[c[0] for c in CAPS])
+def test_cap_applies_to_onedsl_and_onednn(cap, native, onednn):
     """For bf16, oneDNN needs AVX512, and for f16 AVX512_FP16, which no cap has."""
-    child = helpers.run_child(REPORT, environment=capped(**caps))
+    child = helpers.run_child(REPORT, environment=capped(ONEDNN_MAX_CPU_ISA=cap))
     got_native, got_onednn, *types = child.stdout.split()
     assert got_native == best(native)
     assert got_onednn in onednn
     assert types == (["f32", "bf16"] if got_onednn == "avx512_core" else ["f32"])
+
+
+@pytest.mark.parametrize(
+    ("cap", "native"), [("SSE41", ["baseline"]), ("AVX2", ["avx2", "baseline"])]
+)
+def test_cap_for_onedsl_only(cap, native):
+    """ONEDSL_MAX_CPU_ISA overrides ONEDNN_MAX_CPU_ISA, and does not affect oneDNN."""
+    uncapped = helpers.run_child(REPORT, environment=capped())
+    child = helpers.run_child(REPORT, environment=capped(ONEDSL_MAX_CPU_ISA=cap))
+    assert child.stdout.split() == [best(native), *uncapped.stdout.split()[1:]]
+    both = helpers.run_child(
+        REPORT, environment=capped(ONEDNN_MAX_CPU_ISA="AVX512_CORE", ONEDSL_MAX_CPU_ISA=cap)
+    )
+    assert both.stdout.split()[0] == best(native)
 
 
 def run_under(cap, *arguments):

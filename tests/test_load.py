@@ -264,8 +264,8 @@ def test_source_tree_without_an_extension_for_this_python(copied):
 def test_libraries_that_onednn_needs(copied):
     """They are found beside libdnnl.so.3, which does not say where they are, or are named.
 
-    Regression: a RUNPATH does not apply to them. oneDNN is a library without any function here, and
-    needs a version that the oneDNN of this environment does not have beside it.
+    Regression: a RUNPATH does not apply to them. oneDNN is a library without any function here. The
+    version of libsvml that it needs is found nowhere else.
     """
     needed = library(copied).with_name("libsvml.so.99")
     build = (helpers.COMPILER, "-shared", "-fPIC", "-x", "c", os.devnull, "-Wl,--no-as-needed")
@@ -278,7 +278,8 @@ def test_libraries_that_onednn_needs(copied):
     message = check_import_error(run_copied(copied))
     assert f"libdnnl.so.3 needs {needed.name}, which is not installed beside it" in message
     assert "pip install intel-cmplr-lib-rt\n" in message
-    for name, package in {"libtbb": "tbb", "libiomp5": "intel-openmp"}.items():
+    packages = {"libtbb": "tbb", "libintlc": "intel-cmplr-lib-rt", "libiomp5": "intel-openmp"}
+    for name, package in packages.items():
         error = ImportError(f"{name}.so.99: cannot open shared object file")
         assert f"pip install {package}\n" in onednn_error_message(error)
 

@@ -47,7 +47,7 @@ def test_dtypes_that_onednn_does_not_run_here():
 
 
 # Large enough for non-temporal stores. The offset tests their unaligned heads and tails.
-@pytest.mark.parametrize(("dtype", "channels"), [("f32", 17), ("bf16", 64)])
+@pytest.mark.parametrize(("dtype", "channels"), [("f32", 17), ("bf16", 64), ("f16", 17)])
 @formats
 def test_large(dtype, data_format, channels):
     width = (3_000_000 if dtype == "f32" else 6_000_000) // channels // 600

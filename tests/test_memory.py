@@ -182,6 +182,7 @@ def test_tensors_with_a_pitch_are_used_in_place(shape, dtype, kind):
         for calls in results(*inputs), results(*tensors, out):
             for got, dense in zip(calls, expected, strict=True):
                 assert [a.tobytes() for a in got] == [a.tobytes() for a in dense]
+    # In place: a kernel that wrote twice would read its own results.
     diff_src, diff_gamma, diff_beta = out[0]
     diff_src[...] = diff_dst
     backward(inputs[0], diff_src, *statistics, out=(diff_src, diff_gamma, diff_beta))

@@ -1,4 +1,8 @@
-"""Checks that calls allocate no temporaries of the size of a tensor."""
+"""Checks that calls allocate no temporaries of the size of a tensor.
+
+Needs MALLOC_MMAP_THRESHOLD_=131072. Otherwise, malloc may keep temporaries that were freed, and use
+their memory again.
+"""
 
 import sys
 
