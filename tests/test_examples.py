@@ -161,6 +161,7 @@ def test_networks_are_the_published_ones(name):
 
 
 def test_pytorch_of_a_network(tmp_path):
+    pytest.importorskip("torch")
     pytest.importorskip("transformers", reason="the extra `examples` is not installed")
     options = ("--network", "resnet18", "--batch", "2", "--size", "32", "--steps", "4")
     shown = run(tmp_path, "pytorch.py", *options).stdout
