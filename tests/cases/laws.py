@@ -67,7 +67,7 @@ INVALID = _with_faults(
     [call for call in calls_of(SLOPE, ["rank 4"]) if call.given in ("all", "dst")]
 )
 
-STEPS = {"layouts": 3, "in place": 5, "records": 7}
+STEPS = {"layouts": 3, "in place": 5, "records": 7, "changes": 11}
 """Steps through CALLS, as those of `doors.base.STEPS`."""
 
 LAWS: dict[str, list[Call]] = {
@@ -86,6 +86,7 @@ LAWS: dict[str, list[Call]] = {
         [call for call in INVALID if group(call)[0] in GRADIENTS and group(call)[1:] == F32]
     ),
     "records": CALLS[:: STEPS["records"]],
+    "changes": [call for call in CALLS[:: STEPS["changes"]] if not call.is_forward],
     "derivatives": [
         call
         for call in calls_of(ACTIVATIONS, ["rank 4"])
@@ -102,6 +103,8 @@ def why_not(law: str, door: Door, call: Call) -> str:
         return "The library copies such arrays to row-major memory."
     if law == "words" and not door.has_words:
         return "Its words are those of NumPy's arrays, or PyTorch's own."
+    if law == "changes" and not door.between_passes(call):
+        return "A call is one pass."
     if law == "derivatives":
         return door.undifferentiable(call)
     return door.threads if law == "threads" else ""

@@ -108,6 +108,14 @@ class Door:
         """Return why the gradients cannot be differentiated, or an empty string."""
         return "The gradients cannot be differentiated."
 
+    def between_passes(self, call: Call) -> list[str]:
+        """Return the tensors that a program can change before the gradient."""
+        return []
+
+    def run_with_change(self, call: Call, name: str) -> dict[str, Any] | None:
+        """Change a tensor before the gradient, and return the results, or None if that raises."""
+        raise NotImplementedError
+
     def second_derivatives(self, call: Call, weights: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the gradient of a weighted sum of the gradients, by the inputs' names."""
         raise NotImplementedError

@@ -238,9 +238,28 @@ class TorchAutograd(TorchDoor):
         return contextlib.nullcontext()
 
     def run(self, call: Call) -> dict[str, Any]:
+        return self._results(call, self._tensors(call))
+
+    def between_passes(self, call: Call) -> list[str]:
+        parameters = [] if call.omits("gamma") else ["gamma", "beta"]
+        residual = ["residual"] if call.activation and not call.omits("residual") else []
+        return ["src", *parameters, *residual, "dst"]
+
+    def run_with_change(self, call: Call, name: str) -> dict[str, Any] | None:
+        v = self._tensors(call)
+        if name != "dst":  # whose memory is not that of the case
+            v[name] = v[name].detach().clone().requires_grad_()
+        try:
+            return self._results(call, v, name)
+        except RuntimeError as error:
+            if "modified by an inplace operation" in str(error):
+                return None
+            raise
+
+    def _results(self, call: Call, v: Mapping[str, Any], changed: str = "") -> dict[str, Any]:
+        """Return the results of both passes. A tensor may change between them."""
         import torch
 
-        v = self._tensors(call)
         # onedsl needs them, or parameters, for inputs of 16 bits.
         has_running = call.is_forward or call.target.broadcast or call.dtype != "f32"
         running = [v[name].clone() if has_running else None for name in ("mean", "variance")]
@@ -248,6 +267,9 @@ class TorchAutograd(TorchDoor):
             self._writes(*(arrays.to_numpy(statistic) for statistic in running))
         with self.scope():
             dst = self.forward(call, v, running)
+            if changed:
+                with torch.no_grad():
+                    (dst if changed == "dst" else v[changed]).mul_(-2)
             if call.is_forward:
                 results = {"dst": dst, "running_mean": running[0]}
                 results["running_variance"] = _of_biased(running[1], v, self.processes)
@@ -288,7 +310,7 @@ class TorchAutograd(TorchDoor):
             tensor.requires_grad_()
         return v
 
-    def _needed(self, v: dict[str, Any]) -> dict[str, Any]:
+    def _needed(self, v: Mapping[str, Any]) -> dict[str, Any]:
         """Return the inputs that have gradients, by the gradients' names."""
         return {n: v[name] for n, name in NAMES.items() if v.get(name) is not None}
 

@@ -1,4 +1,4 @@
-"""Results have the same bits, wherever numbers are and whatever computes them."""
+"""Results have the same bits, wherever numbers are, whatever computes them and changes later."""
 
 from dataclasses import replace
 
@@ -47,3 +47,17 @@ def test_bits_do_not_depend_on_where_the_results_are(door, calls):
         expected = door.run(replace(call, out=""))
         same_bits(door.run(call), expected, call)
         same_bits(door.run(replace(call, out="given")), expected, call)
+
+
+@law("changes")
+def test_bits_do_not_depend_on_what_changes_before_the_gradient(door, calls):
+    """Autograd raises if the gradient depends on what a program changed in place."""
+    for call in calls:
+        expected = door.run(call)
+        for name in door.between_passes(call):
+            found = door.run_with_change(call, name)
+            if found is None:
+                assert name != "beta", call
+            else:
+                assert name not in ("src", "gamma"), call
+                same_bits(found, expected, call)
