@@ -62,13 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(shown.getvalue(), error.exit_code)
     except click.Abort:
         return 130  # the shells' exit status for Ctrl-C
-    except (BrokenPipeError, SystemExit) as error:
-        # The reader of a pipe, such as `head`, has closed it. rich and click exit with 1 then, and
-        # click replaces stdout.
-        is_closed = sys.stdout is not stdout or isinstance(error.__context__, BrokenPipeError)
-        if isinstance(error, SystemExit) and not is_closed:
+    except SystemExit as error:
+        # rich and click exit with 1 if the reader of a pipe, such as `head`, has closed it. They
+        # discard what is still written, click by another stdout.
+        if sys.stdout is stdout and not isinstance(error.__context__, BrokenPipeError):
             raise
-        discard(sys.stdout)
         return 0
     except (OneDNNError, ImportError, OSError, MemoryError) as error:
         status = UNSUPPORTED if isinstance(error, UnsupportedError) else 2
