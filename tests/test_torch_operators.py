@@ -136,6 +136,8 @@ rejected = functools.partial(pytest.raises, (ValueError, RuntimeError))
         (False, None, 0.1, "a parameter without an activation"),
         (True, "relu", float("nan"), "a parameter of relu of this value"),
         (True, "leaky_relu", float("nan"), "a parameter of leaky_relu of this value"),
+        (True, "relu", 0.0, "a parameter of relu of this value"),
+        (True, "relu", float("inf"), "a parameter of relu of this value"),
         (False, "silu", 0.1, "a parameter of silu of this value"),
         (False, "nothing", None, 'activation="nothing"'),
         (False, "none", None, 'activation="none"'),
