@@ -17,18 +17,15 @@ from onedsl.torch._step_timer import Run, read_run
 LOOP = helpers.PROGRAMS / "torch_loop.py"
 # With the variable set, --compare has no runs with huge pages alone.
 TWO_KINDS = {"THP_MEM_ALLOC_ENABLE": "1"}
-AS_UNSET = {"THP_MEM_ALLOC_ENABLE": ""}
 SHORT = ("--compare", "--seconds", "0.3", "--runs", "2")
 
 
-@pytest.mark.parametrize("steps", [10**9, 20], ids=["ended", "to the end"])
-def test_compare(steps):
-    environment = AS_UNSET if steps == 20 else TWO_KINDS
-    command = ("-m", "onedsl.torch", *SHORT, LOOP, str(steps))
-    child = helpers.run_python(*command, environment=environment)
+def test_compare():
+    """The script has an end. With an empty variable, there are runs with huge pages alone."""
+    command = ("-m", "onedsl.torch", *SHORT, LOOP, "20")
+    child = helpers.run_python(*command, environment={"THP_MEM_ALLOC_ENABLE": ""})
     lines = child.stdout.splitlines()
-    has_three = AVAILABLE and environment == AS_UNSET
-    kinds = ["PyTorch", "PyTorch, huge pages", "onedsl"] if has_three else ["PyTorch", "onedsl"]
+    kinds = ["PyTorch", "PyTorch, huge pages", "onedsl"] if AVAILABLE else ["PyTorch", "onedsl"]
     runs = lines[1 : 1 + 2 * len(kinds)]
     assert [line[:20].rstrip() for line in runs] == kinds * 2
     assert lines[0].startswith(f"The script runs {len(runs)} times, for 0.3 s")
@@ -45,26 +42,27 @@ def by_layer(shown):
     return shown.split("\n\n")[1].splitlines()[-1].split()
 
 
-@pytest.mark.parametrize("how", ["enable", "layers"])
-def test_a_script_that_uses_onedsl(how):
-    """Regression: the runs with PyTorch ran onedsl, so the speed-up was 1.0."""
-    command = ("-W", "ignore", "-m", "onedsl.torch", *SHORT, LOOP, "1000000000", how)
-    child = helpers.run_python(*command, environment=TWO_KINDS)
-    assert "onedsl" in by_layer(child.stdout)
-    uses_layers = "layers of onedsl, which also run in the runs with PyTorch" in child.stdout
-    assert uses_layers == (how == "layers")
+@pytest.mark.parametrize(
+    ("how", "off", "is_by_onedsl"),
+    [
+        ("enable", "1", False),
+        ("layers", "1", True),
+        ("compiled", "1", False),
+        ("compiled", "0", True),
+    ],
+)
+def test_a_script_that_uses_onedsl(how, off, is_by_onedsl, tmp_path):
+    """With the variable by which --compare switches onedsl off for PyTorch, and on.
 
-
-@pytest.mark.parametrize("off", ["1", "0"])
-def test_a_compiled_script_that_uses_onedsl(tmp_path, off):
-    """Without onedsl, as --compare does for PyTorch, and with it."""
+    Regression: the runs with PyTorch ran onedsl, so the speed-up was 1.0.
+    """
     command = ("-W", "ignore", "-m", "onedsl.torch", "--measure", tmp_path / "run", "0.3", "inf")
-    script = (LOOP, "1000000000", "compiled")
+    script = (LOOP, "1000000000", how)
     helpers.run_python(*command, *script, environment={"ONEDSL_DISABLE": off})
-    assert read_run(tmp_path / "run").is_by_onedsl == (off == "0")
+    assert read_run(tmp_path / "run").is_by_onedsl == is_by_onedsl
 
 
-def test_a_script_with_an_input_and_an_end_of_its_own(tmp_path):
+def test_a_script_with_an_input_and_without_an_end(tmp_path):
     """Modules that cannot be inspected, a name in Unicode.
 
     Regression: the first run read the standard input of all. A run that was complete failed if the
@@ -77,6 +75,8 @@ def test_a_script_with_an_input_and_an_end_of_its_own(tmp_path):
     with given.open("rb", buffering=0) as stdin:
         stdin.readline()
         child = helpers.run_python(*command, environment=ascii_only, stdin=stdin)
+    runs = child.stdout.splitlines()[1:5]
+    assert [line[:20].rstrip() for line in runs] == ["PyTorch", "onedsl"] * 2
     assert by_layer(child.stdout) == ["gr\\xf6sse", *["3", "onedsl", "eager"] * 2]
     assert "empty standard input" not in child.stdout
 
@@ -150,10 +150,13 @@ def test_a_run_that_does_not_end_is_killed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("is_noisy_with", "shown"),
-    [(0, "2.00 (2.00 to 2.00 by single runs)"), (3, "unclear, 2.00 to 2.00 by single runs:")],
+    ("has_layers", "is_noisy_with", "shown"),
+    [
+        (False, 0, "2.00 (2.00 to 2.00 by single runs)"),
+        (True, 3, "unclear, 2.00 to 2.00 by single runs:"),
+    ],
 )
-def test_no_speed_up_on_a_noisy_machine(is_noisy_with, shown, monkeypatch, capsys):
+def test_what_compare_says_of_its_runs(has_layers, is_noisy_with, shown, monkeypatch, capsys):
     """Noise is that of all runs together, for the highest number of threads of one of them.
 
     On a terminal, a line shows the progress.
@@ -167,7 +170,8 @@ def test_no_speed_up_on_a_noisy_machine(is_noisy_with, shown, monkeypatch, capsy
         assert environment["ONEDSL_DISABLE"] == ("0" if name == "onedsl" else "1")
         limits.append(given)
         seconds, threads = (0.1, 3) if name == "onedsl" else (0.2, 2)
-        return Run(seconds, 7.0, 100 + len(limits), True, threads, False, "of onedsl")
+        is_by_onedsl = has_layers or name == "onedsl"
+        return Run(seconds, 7.0, 100 + len(limits), True, threads, is_by_onedsl, "of onedsl")
 
     monkeypatch.setattr(_compare, "_run", run)
     is_noisy = lambda _, num_threads: num_threads == is_noisy_with  # noqa: E731
@@ -176,6 +180,7 @@ def test_no_speed_up_on_a_noisy_machine(is_noisy_with, shown, monkeypatch, capsy
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert f"speed-up over PyTorch: {shown}" in lines
+    assert any("layers of onedsl, which also run" in line for line in lines) == has_layers
     assert any("other programs used CPUs" in line for line in lines) == (is_noisy_with == 3)
     progress = re.findall(r"(\d) of 4: (\w+)", err)[:4]
     assert progress == [*zip("1234", ("PyTorch", "onedsl") * 2, strict=True)]

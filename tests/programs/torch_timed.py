@@ -215,6 +215,8 @@ if __name__ == "__main__":
     if sys.argv[1:]:
         KINDS[sys.argv[1]]()
     else:
+        import torch._dynamo  # each optimizer imports it, here before the forks
+
         from onedsl.torch.__main__ import main
         from onedsl.torch._step_timer import read_run
 
