@@ -214,19 +214,6 @@ def test_graphs_of_several_ops(name, shape, repaired):
     assert back.ops == graph.ops
 
 
-def test_arrays_of_other_libraries():
-    torch = pytest.importorskip("torch")
-    graph, problem = gradient()
-    tensors = {name: torch.from_numpy(a) for name, a in problem._asdict().items()}
-    out = torch.empty(16)
-    got = graph.compile()(**tensors, out={"diff_beta": out})
-    assert got["diff_beta"] is out
-    expected = graph.compile()(**problem._asdict())
-    for name, tensor in got.items():
-        assert isinstance(tensor, torch.Tensor)
-        np.testing.assert_array_equal(tensor.numpy(), expected[name])
-
-
 IN_NXC, IN_NCX = (onedsl.BatchNormTrainingBackward(1e-5, f) for f in ("NXC", "NCX"))
 OF_FORWARD = onedsl.BatchNormForwardTraining(1e-5, data_format="NCX")
 DROPPED = "diff_gamma and diff_beta computed and dropped"
