@@ -1,14 +1,12 @@
 """Reasons why the core rejects a call: which faults have them, and those of one door alone."""
 
 import functools
-import json
 import re
 
 import helpers
 import numpy as np
 import pytest
 from cases.faults import FAULTS
-from conftest import MESSAGES
 
 import onedsl
 from onedsl import _core, testing
@@ -16,13 +14,6 @@ from onedsl.runtime import onednn
 
 OP = onedsl.BatchNormTrainingBackward(0.02345)  # whose graphs no other test compiles
 PROBLEM = testing.random_problem((4, 5, 6))
-
-
-def test_every_message_is_of_a_test():
-    texts = {file.name: file.read_text(encoding="utf-8") for file in helpers.TESTS.rglob("*.py")}
-    for name in json.loads(MESSAGES.read_text(encoding="utf-8")):
-        file, test = name.split("::")
-        assert f"def {test.partition('[')[0]}(" in texts[file], name
 
 
 def totals_of_fewer_channels():
