@@ -187,10 +187,13 @@ RELU = {
 
 
 @pytest.mark.parametrize("repaired", [False, True])
-@pytest.mark.parametrize("shape", [(8, 4, 4, 16), (8, 16)])
+@pytest.mark.parametrize("shape", [(8, 4, 4, 16), (8, 16), (2, 3, 2, 4, 16)])
 @pytest.mark.parametrize("name", RELU)
 def test_graphs_of_several_ops(name, shape, repaired):
-    """They take and return the arrays of the operator, by the names of its ports."""
+    """They take and return the arrays of the operator, by the names of its ports.
+
+    Five dimensions are the most that are safe.
+    """
     op, options = RELU[name]
     graph = op.graph(onedsl.TensorSpec(shape), **options)
     graph = graph.repaired() if repaired else graph
