@@ -4,7 +4,6 @@ import functools
 import re
 
 import helpers
-import numpy as np
 import pytest
 from cases.faults import FAULTS
 
@@ -100,14 +99,3 @@ def test_a_fault_of_one_door_is_an_error(reason, says):
     with pytest.raises((TypeError, ValueError, Warning)) as caught:
         CALLS[reason]()
     says(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("shape", "example"), [((2,), "(1, 2, 1)"), ((3,), "(1, 1, 3)"), ((5,), "(1, 2, 1)")]
-)
-def test_the_example_of_a_statistic_of_another_rank(shape, example):
-    """Its size is that of the axis of src that fits, or of the second one."""
-    src, statistic = np.ones((4, 2, 3), np.float32), np.ones(shape, np.float32)
-    message = f"mean must have 3 dimensions like input, for example {example}, got {shape}"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        onedsl.BatchNormalizationGrad(1e-5)(src, src, statistic, statistic, statistic)
