@@ -6,7 +6,7 @@ The laws have random values of moderate size.
 import helpers
 import numpy as np
 import pytest
-from helpers import EPSILON, backends, formats, usable
+from helpers import EPSILON, formats, usable
 
 import onedsl
 from onedsl import testing
@@ -91,6 +91,7 @@ CHANNEL, CHANNELS = 2, 21
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=["nan", "inf", "minus_inf"])
 @pytest.mark.parametrize("where", ["src", "diff_dst", "mean", "variance", "gamma"])
 def test_nan_and_inf_stay_in_their_channel(dtype, data_format, where, value, backend):
+    """Negative variances are not rejected, because a check would have to read all values."""
     shape = helpers.shape_of(data_format, 3, CHANNELS, (5, 4))
     good, expected = helpers.case(shape, dtype, "f32", data_format)
     bad = getattr(good, where).copy()
@@ -127,21 +128,6 @@ def test_an_infinite_gradient_has_an_infinite_sum_of_its_sign(elements):
     deviation = inputs.src[5] - inputs.mean
     got = onedsl.BatchNormTrainingBackward(epsilon=EPSILON)(*inputs).diff_gamma
     np.testing.assert_equal(got, np.copysign(np.float32(np.inf), deviation))
-
-
-@backends
-@formats
-def test_negative_variance_gives_nan(data_format, backend):
-    """Negative variances are not rejected, because a check would have to read all values."""
-    shape = helpers.shape_of(data_format, 3, 4, (5,))
-    problem, expected = helpers.case(shape, "f32", "f32", data_format)
-    variance = problem.variance.copy()
-    variance[1] = -1
-    got = run(problem._replace(variance=variance), EPSILON, data_format, backend)
-    axis = shape.index(4)
-    assert np.isnan(np.take(got.diff_src, 1, axis)).all()
-    assert np.isnan(got.diff_gamma[1])
-    np.testing.assert_allclose(got.diff_beta, expected.diff_beta, rtol=1e-6)
 
 
 @usable("f32", "bf16")
