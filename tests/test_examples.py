@@ -49,7 +49,7 @@ def names_of(name):
     return types.SimpleNamespace(**runpy.run_path(str(path_of(name))))
 
 
-def run(tmp_path, name, *arguments, environment=None, launcher=(), status=0, timeout=300):
+def run(tmp_path, name, *arguments, environment=None, launcher=(), status=0):
     """Run an example in tmp_path, and return the process."""
     child = helpers.run_python(
         *launcher,
@@ -58,7 +58,6 @@ def run(tmp_path, name, *arguments, environment=None, launcher=(), status=0, tim
         *map(str, arguments),
         environment=ENVIRONMENT | (environment or {}),
         cwd=tmp_path,
-        timeout=timeout,
         status=status,
     )
     assert "Traceback" not in child.stderr
