@@ -21,7 +21,8 @@ from onedsl.runtime import onednn
 pytest.register_assert_rewrite("helpers", "jax_helpers", "torch_helpers")
 
 
-MESSAGES = Path(__file__).parent / "messages" / "messages.json"
+TESTS = Path(__file__).parent
+MESSAGES = TESTS / "messages" / "messages.json"
 """The words of errors and of the log, by test."""
 
 
@@ -66,7 +67,7 @@ def pytest_terminal_summary(
 
 @pytest.hookimpl(tryfirst=True)  # before tests are deselected
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Find words of tests that no longer exist, in files that are collected whole.
+    """Find words of tests that no longer exist, in files that are collected whole or do not exist.
 
     Without PyTorch or JAX, fewer tests exist. With --write-expected, the words are removed.
     """
@@ -74,9 +75,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if any("::" in argument for argument in config.args) or not all(libraries):
         return
     names = {f"{item.path.name}::{item.name}" for item in items}
-    files = {item.path.name for item in items}
+    others = {path.name for path in TESTS.rglob("test_*.py")} - {item.path.name for item in items}
     known = json.loads(MESSAGES.read_text(encoding="utf-8"))
-    stale = [name for name in known if name.partition("::")[0] in files and name not in names]
+    stale = [name for name in known if name not in names and name.partition("::")[0] not in others]
     if stale and config.getoption("--write-expected"):
         _write_messages({name: words for name, words in known.items() if name not in stale})
     elif stale:

@@ -199,17 +199,6 @@ def test_graphs_of_several_ops_that_access_memory_out_of_bounds():
     six.repaired().compile()
 
 
-def test_a_graph_of_several_ops_of_rank_5():
-    """The most dimensions that are safe."""
-    graph = of_relu((2, 3, 2, 4, 16))
-    values = helpers.values_of(testing.random_problem((2, 3, 2, 4, 16)))
-    given = {name: values[name] for name in graph.inputs}
-    expected = testing.batch_norm_forward_training(**given, epsilon=1e-5, activation="relu")
-    results = graph.compile()(**given)
-    found = {name: results[name] for name in expected._fields}
-    testing.assert_close(found, expected, backend="onednn")
-
-
 def test_an_output_that_onednn_does_not_write():
     """Regression: oneDNN computes both ops together, and the tensor between them is not written."""
     graph = of_relu((2, 3, 4, 16))

@@ -1,4 +1,4 @@
-"""onedsl.graph without running a graph: JSON, drawings, repairs, and errors in what was read.
+"""onedsl.graph: JSON, drawings, repairs, and errors in what was read.
 
 The laws compare the results of compiled graphs.
 """

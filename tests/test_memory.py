@@ -10,8 +10,6 @@ import logging
 import helpers
 import numpy as np
 import pytest
-import threadpoolctl
-from fuzz.targets import ATTRIBUTES
 from helpers import EPSILON, formats, in_order, unaligned, usable
 
 import onedsl
@@ -189,57 +187,6 @@ def test_tensors_with_a_pitch_are_used_in_place(shape, dtype, kind):
     assert diff_src.tobytes() == expected[0].diff_src.tobytes()
     is_readable = kind in ("channels", "batch", "reversed") or shape[2:] > (16,)
     assert bool(helpers.copied(records)) == (not is_readable)
-
-
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-@pytest.mark.parametrize("shape", [(4099, 3), (5, 2053), (1031, 70, 3), (3, 5, 40_009)], ids=str)
-def test_strided_tensors_of_many_elements(shape, dtype):
-    """No kernel reads these layouts either."""
-    src, diff_dst, *statistics = helpers.case(shape, dtype, "f32", "NCX").problem
-    options = {"epsilon": EPSILON, "data_format": "NCX"}
-    backward = onedsl.BatchNormTrainingBackward(**options)
-    activated = [
-        (
-            onedsl.BatchNormActForwardTraining(**options, activation=name),
-            onedsl.BatchNormActTrainingBackward(**options, activation=name),
-        )
-        for name in ATTRIBUTES["activation"]
-    ]
-
-    def results(src, diff_dst, other, outs=()):
-        stats, out = statistics[:2], itertools.chain(outs, itertools.repeat(None))
-        yield backward(src, diff_dst, *statistics, out=next(out))
-        for forward, gradient in activated:
-            yield forward(src, *stats, residual=other, out=next(out))
-            yield gradient(src, diff_dst, *stats, residual=other, out=next(out))
-            if gradient.activation == "relu":
-                has = {"dst": other, "diff_residual": True}
-                yield gradient(src, diff_dst, *stats, **has, out=next(out))
-
-    def slices(arrays):
-        return tuple(a.copy() if a.ndim == 1 else np.repeat(a, 2, -1)[..., 1::2] for a in arrays)
-
-    tensors = src, diff_dst, diff_dst[::-1].copy()
-    expected = list(results(*tensors))
-    orders = src, *map(np.asfortranarray, tensors[1:])  # the order of src decides the bits
-    out = [*map(slices, expected)]
-    for calls in results(*slices(tensors)), results(*orders), results(*tensors, out):
-        for got, dense in zip(calls, expected, strict=True):
-            assert [a.tobytes() for a in got] == [a.tobytes() for a in dense]
-
-
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_bits_of_many_channels_on_several_axes(threads):
-    """Regression: the bits depended on strides. Here no kernel reads those of diff_dst."""
-    rng = np.random.default_rng(0)
-    src = rng.standard_normal((16, 32, 8, 64), np.float32)
-    diff_dst = rng.standard_normal((16, 8, 64, 32), np.float32).transpose(0, 3, 1, 2)
-    statistics = np.zeros((1, 32, 8, 1), np.float32), *np.ones((2, 1, 32, 8, 1), np.float32)
-    op = onedsl.BatchNormalizationGrad(EPSILON)
-    expected = op(src, diff_dst.copy(), *statistics)
-    with threadpoolctl.threadpool_limits(threads, user_api="openmp"):
-        got = op(src, diff_dst, *statistics)
-    assert [array.tobytes() for array in got] == [array.tobytes() for array in expected]
 
 
 def test_non_temporal_stores_are_aligned():

@@ -6,7 +6,7 @@ The laws have random values of moderate size.
 import helpers
 import numpy as np
 import pytest
-from helpers import EPSILON, backends, formats, usable
+from helpers import EPSILON, formats, usable
 
 import onedsl
 from onedsl import testing
@@ -91,6 +91,7 @@ CHANNEL, CHANNELS = 2, 21
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=["nan", "inf", "minus_inf"])
 @pytest.mark.parametrize("where", ["src", "diff_dst", "mean", "variance", "gamma"])
 def test_nan_and_inf_stay_in_their_channel(dtype, data_format, where, value, backend):
+    """Negative variances are not rejected, because a check would have to read all values."""
     shape = helpers.shape_of(data_format, 3, CHANNELS, (5, 4))
     good, expected = helpers.case(shape, dtype, "f32", data_format)
     bad = getattr(good, where).copy()
@@ -129,21 +130,6 @@ def test_an_infinite_gradient_has_an_infinite_sum_of_its_sign(elements):
     np.testing.assert_equal(got, np.copysign(np.float32(np.inf), deviation))
 
 
-@backends
-@formats
-def test_negative_variance_gives_nan(data_format, backend):
-    """Negative variances are not rejected, because a check would have to read all values."""
-    shape = helpers.shape_of(data_format, 3, 4, (5,))
-    problem, expected = helpers.case(shape, "f32", "f32", data_format)
-    variance = problem.variance.copy()
-    variance[1] = -1
-    got = run(problem._replace(variance=variance), EPSILON, data_format, backend)
-    axis = shape.index(4)
-    assert np.isnan(np.take(got.diff_src, 1, axis)).all()
-    assert np.isnan(got.diff_gamma[1])
-    np.testing.assert_allclose(got.diff_beta, expected.diff_beta, rtol=1e-6)
-
-
 @usable("f32", "bf16")
 @formats
 @pytest.mark.parametrize("epsilon", [1e-30, 1e-12, 0.5, 1e30])
@@ -157,19 +143,6 @@ def test_epsilon_of_any_size(dtype, data_format, epsilon, backend):
         got = run(given, epsilon, data_format, backend)
         testing.assert_close(got, reference(given, epsilon, data_format))
     assert not got.diff_gamma.any()
-
-
-def test_f16_overflow_is_infinity_and_underflow_zero():
-    src = np.float16([[0.0], [1.0], [2.0], [3.0]])
-    diff_dst = np.float16([[60000], [-60000], [-60000], [60000]])
-    op = onedsl.BatchNormTrainingBackward(EPSILON)
-    for gamma, expected in ((100, np.copysign(np.inf, diff_dst)), (1e-13, 0 * diff_dst)):
-        statistics = [np.float32([v]) for v in (1.5, 1.25, gamma)]
-        assert np.array_equal(op(src, diff_dst, *statistics).diff_src, expected)
-    problem = helpers.even_problem((64, 8), "f16")
-    small = problem._replace(gamma=np.full(8, 2e-6, np.float32))  # subnormal results
-    error = op(*small).diff_src.astype(np.float64) - reference(small, EPSILON, "NXC").diff_src
-    assert np.abs(error).max() <= 2.0**-25 * 1.01
 
 
 @formats
@@ -260,20 +233,3 @@ def test_mean_far_above_the_deviation(data_format, shape, dtype):
     expected = testing.batch_norm(src, gamma, beta, epsilon=1e-10, data_format=data_format)
     rounding = {"f32": 2.0**-24, "bf16": 2.0**-8, "f16": 2.0**-11}[dtype]
     assert (np.abs(dst - expected) <= rounding * np.abs(expected) + 8 * 2.0**-24).all()
-
-
-@formats
-def test_mask_of_relu_with_a_mean_far_above_the_deviation(data_format):
-    """The gradient recomputes the forward pass's dst from the mean in float32."""
-    shape = helpers.shape_of(data_format, 20, 33, (1,))
-    src = (1000 + 1e-3 * np.random.default_rng(3).standard_normal(shape)).astype(np.float32)
-    zeros, ones = np.zeros(33, np.float32), np.ones(33, np.float32)
-    forward = onedsl.BatchNormActForwardTraining(1e-10, data_format=data_format, activation="relu")
-    result = forward(src, zeros, ones, ones, zeros)
-    # The sum of different powers of two has the mask of each element.
-    diff_dst = np.broadcast_to(2 ** np.arange(20, dtype=np.float32).reshape(20, 1, 1), shape).copy()
-    inputs = src, diff_dst, result.batch_mean, result.batch_variance, ones, zeros
-    diff_beta = onedsl.BatchNormActTrainingBackward(1e-10, data_format, activation="relu")(
-        *inputs
-    ).diff_beta
-    assert np.array_equal(diff_beta, np.where(result.dst > 0, diff_dst, 0).sum(0).ravel())

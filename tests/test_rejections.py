@@ -1,14 +1,11 @@
 """Reasons why the core rejects a call: which faults have them, and those of one door alone."""
 
 import functools
-import json
 import re
 
 import helpers
-import numpy as np
 import pytest
 from cases.faults import FAULTS
-from conftest import MESSAGES
 
 import onedsl
 from onedsl import _core, testing
@@ -16,13 +13,6 @@ from onedsl.runtime import onednn
 
 OP = onedsl.BatchNormTrainingBackward(0.02345)  # whose graphs no other test compiles
 PROBLEM = testing.random_problem((4, 5, 6))
-
-
-def test_every_message_is_of_a_test():
-    texts = {file.name: file.read_text(encoding="utf-8") for file in helpers.TESTS.rglob("*.py")}
-    for name in json.loads(MESSAGES.read_text(encoding="utf-8")):
-        file, test = name.split("::")
-        assert f"def {test.partition('[')[0]}(" in texts[file], name
 
 
 def totals_of_fewer_channels():
@@ -109,14 +99,3 @@ def test_a_fault_of_one_door_is_an_error(reason, says):
     with pytest.raises((TypeError, ValueError, Warning)) as caught:
         CALLS[reason]()
     says(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("shape", "example"), [((2,), "(1, 2, 1)"), ((3,), "(1, 1, 3)"), ((5,), "(1, 2, 1)")]
-)
-def test_the_example_of_a_statistic_of_another_rank(shape, example):
-    """Its size is that of the axis of src that fits, or of the second one."""
-    src, statistic = np.ones((4, 2, 3), np.float32), np.ones(shape, np.float32)
-    message = f"mean must have 3 dimensions like input, for example {example}, got {shape}"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        onedsl.BatchNormalizationGrad(1e-5)(src, src, statistic, statistic, statistic)

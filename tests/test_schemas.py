@@ -81,6 +81,8 @@ INPUTS = {
     DIRECTML: {"input": X, "input_gradient": X, "mean": ROW, "variance": ROW, "scale": ROW},
     BACKPROP: {"input_forward": X, "output_delta": X, "mean": S, "variance": S},
 }
+# No axis fits. The example has the size of the second one, which is not the last.
+OTHER_RANK = {"input": X[..., None], "input_gradient": X[..., None], "mean": np.ones(5, "f4")}
 BF16, HALF = helpers.NUMPY["bf16"], np.float16
 ERRORS = [
     (DIRECTML, {"input": X.astype("f8")}, TypeError, "input must be f32 or f16, got float64"),
@@ -90,7 +92,7 @@ ERRORS = [
     (DIRECTML, {"input_gradient": X.T}, ValueError, "input_gradient must have input's shape"),
     (DIRECTML, {"mean": np.ones(3, "f4")}, ValueError, r"mean must .* for example \(1, 3\)"),
     (DIRECTML, {"mean": np.ones(2, "f4")}, ValueError, r"mean must .* for example \(2, 1\)"),
-    (DIRECTML, {"mean": np.ones(5, "f4")}, ValueError, r"mean must .* for example \(1, 3\)"),
+    (DIRECTML, OTHER_RANK, ValueError, r"mean must .* for example \(1, 3, 1\)"),
     (DIRECTML, {"mean": X[:1, :2]}, ValueError, "mean must have size 1, or 3 .* on axis 1, got 2"),
     (DIRECTML, {"mean": ROW.astype(HALF)}, TypeError, "mean must be f32 where"),
     (DIRECTML, {"variance": X[:, :1]}, ValueError, "variance must have"),

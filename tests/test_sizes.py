@@ -1,6 +1,6 @@
-"""Sizes: empty tensors, tensors that no memory can hold, and how the kernels divide the work.
+"""Sizes: empty tensors, tensors that no memory can hold, and the most dimensions.
 
-The laws have other empty tensors. What the kernels require of their schedule: the C++ tests.
+The laws have other empty tensors. How the kernels divide the work: test_threads.py, the C++ tests.
 """
 
 import helpers

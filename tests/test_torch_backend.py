@@ -228,7 +228,6 @@ def test_what_is_fused(name, report, x):
     assert line.endswith(" | 0 by inductor")
 
 
-# Functions of a result of batch norm in the order channels_last, and of a contiguous tensor.
 def test_numbers_that_change_between_calls():
     """Regression: PyTorch's cache returned the graph of the first number."""
 

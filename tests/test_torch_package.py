@@ -1,4 +1,4 @@
-"""The package onedsl.torch: PyTorch's version, names in saved models."""
+"""The package onedsl.torch: PyTorch's version, names in saved models, scripts that it runs."""
 
 import copy
 import importlib

@@ -1,6 +1,5 @@
 """onedsl.torch.report: what computed each layer, which the records of a call alone do not say."""
 
-import contextlib
 import functools
 import gc
 import re
@@ -107,21 +106,6 @@ def test_uncounted_calls_are_not_called_missing(x):
     assert re.split("  +", second) == ["branch.a.1", "none counted", "none counted"]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "enabled", "what"),
-    [
-        (torch.float32, False, UNSEEN),
-        (torch.float64, True, "PyTorch, for dtypes other than float32, bfloat16 and float16"),
-    ],
-)
-def test_pytorch(dtype, enabled, what):
-    layer = nn.BatchNorm1d(3, dtype=dtype)
-    setting = onedsl_torch.enable() if enabled else contextlib.nullcontext()
-    with setting, onedsl_torch.report(layer) as summary:
-        layer(torch.randn(8, 3, dtype=dtype))
-    assert by_pass(summary)[0]["(model)"] == {what: 1}
-
-
 def test_layers_without_parameters_and_functions(x):
     """The running statistics identify a layer; other calls are counted together."""
     model = nn.Sequential(nn.BatchNorm2d(3, affine=False), nn.BatchNorm2d(3))
@@ -221,17 +205,18 @@ def test_layers_that_share_parameters(x):
 @dynamo
 @pytest.mark.usefixtures("without_code")
 @pytest.mark.parametrize(
-    ("use", "what"),
+    ("use", "norm", "what"),
     [
-        (lambda y, x: y * 2, "onedsl compiled alone"),
-        (lambda y, x: y.relu(), "onedsl with ReLU"),
-        (lambda y, x: (y + x).relu(), "onedsl with addition and ReLU"),
-        (lambda y, x: nn.functional.gelu(y, approximate="tanh"), "onedsl with GELU (tanh)"),
+        (lambda y, x: y * 2, None, "onedsl compiled alone"),
+        (lambda y, x: y.relu(), None, "onedsl with ReLU"),
+        (lambda y, x: y, onedsl_torch.BatchNormAct2d(8, activation="silu"), "onedsl with SiLU"),
+        (lambda y, x: (y + x).relu(), None, "onedsl with addition and ReLU"),
+        (lambda y, x: nn.functional.gelu(y, approximate="tanh"), None, "onedsl with GELU (tanh)"),
     ],
 )
-def test_compiled(use, what, x):
+def test_compiled(use, norm, what, x):
     torch._dynamo.reset()
-    model = torch.compile(Plain(use), backend="onedsl")
+    model = torch.compile(Plain(use, norm), backend="onedsl")
     one_step(model, x)
     with onedsl_torch.report(model) as summary:
         one_step(model, x)
@@ -281,16 +266,6 @@ def test_unseen_calls_with_other_defaults_of_pytorch():
                 assert by_pass(summary)[0]["(model)"] == {UNSEEN: 1}
         finally:
             torch.set_default_dtype(before)
-
-
-@pytest.mark.parametrize(
-    ("name", "has_residual", "what"), [("relu", True, "addition and ReLU"), ("silu", False, "SiLU")]
-)
-def test_layers_with_activation(name, has_residual, what, x):
-    layer = onedsl_torch.BatchNormAct2d(3, activation=name)
-    with onedsl_torch.report(layer) as summary:
-        one_step(layer, x, *[x] * has_residual)
-    assert by_pass(summary) == ({"(model)": {f"onedsl with {what}": 1}},) * 2
 
 
 def test_nothing_is_counted_without_a_report():

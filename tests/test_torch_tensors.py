@@ -32,11 +32,13 @@ def test_dtypes_and_references(dtype, stats):
 
 @memories
 def test_results_are_in_pytorchs_memory(rank, memory):
-    """They can be resized, also those of graphs."""
+    """They can be resized, also those of graphs, which return the tensors of `out`."""
     problem = tensors(SHAPES[rank], "f32", "f32", memory)
     graph = gradient.graph(onedsl.TensorSpec.of(problem[0])).repaired().compile()
-    inputs = dict(zip(NAMES, problem, strict=True))
-    for t in *gradient(*problem), *graph(**inputs).values():
+    out = {"diff_beta": torch.empty(len(problem[2]))}
+    of_graph = graph(**dict(zip(NAMES, problem, strict=True)), out=out)
+    assert of_graph["diff_beta"] is out["diff_beta"]
+    for t in *gradient(*problem), *of_graph.values():
         values = t.as_strided((t.numel(),), (1,)).clone()
         assert torch.equal(t.resize_(2 * len(values))[: len(values)], values)
 

@@ -187,10 +187,13 @@ RELU = {
 
 
 @pytest.mark.parametrize("repaired", [False, True])
-@pytest.mark.parametrize("shape", [(8, 4, 4, 16), (8, 16)])
+@pytest.mark.parametrize("shape", [(8, 4, 4, 16), (8, 16), (2, 3, 2, 4, 16)])
 @pytest.mark.parametrize("name", RELU)
 def test_graphs_of_several_ops(name, shape, repaired):
-    """They take and return the arrays of the operator, by the names of its ports."""
+    """They take and return the arrays of the operator, by the names of its ports.
+
+    Five dimensions are the most that are safe.
+    """
     op, options = RELU[name]
     graph = op.graph(onedsl.TensorSpec(shape), **options)
     graph = graph.repaired() if repaired else graph
@@ -212,19 +215,6 @@ def test_graphs_of_several_ops(name, shape, repaired):
     back = Graph.from_json(graph.to_json())
     assert len(back.outputs) == len(graph.outputs)
     assert back.ops == graph.ops
-
-
-def test_arrays_of_other_libraries():
-    torch = pytest.importorskip("torch")
-    graph, problem = gradient()
-    tensors = {name: torch.from_numpy(a) for name, a in problem._asdict().items()}
-    out = torch.empty(16)
-    got = graph.compile()(**tensors, out={"diff_beta": out})
-    assert got["diff_beta"] is out
-    expected = graph.compile()(**problem._asdict())
-    for name, tensor in got.items():
-        assert isinstance(tensor, torch.Tensor)
-        np.testing.assert_array_equal(tensor.numpy(), expected[name])
 
 
 IN_NXC, IN_NCX = (onedsl.BatchNormTrainingBackward(1e-5, f) for f in ("NXC", "NCX"))

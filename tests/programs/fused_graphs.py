@@ -85,13 +85,13 @@ def build(rng):
     call, values = graph.call_function, {}
     generator = torch.Generator().manual_seed(rng.randrange(1 << 30))
 
-    def given(size, dtype=torch.float32, positive=False):
+    def given(size, dtype=torch.float32):
         value = torch.randn(size, generator=generator).to(dtype)
         if len(size) > 1:
             own = order if rng.random() < 0.8 else rng.sample(order, len(size))
             value = value.permute(own).contiguous().permute(sorted(own, key=own.index))
         node = graph.placeholder(f"input_{len(values)}")
-        values[node] = value.abs() + 0.5 if positive else value
+        values[node] = value
         return node
 
     channels = shape[1]
