@@ -83,13 +83,17 @@ class TestInputs:
         same(got, gradients(problem))
 
     def test_the_library_of_src_is_that_of_the_results(self):
+        """Also of those of graphs."""
         src, *rest = PROBLEM
+        op = onedsl.BatchNormTrainingBackward(EPSILON, "NCX")
+        graph = op.graph(onedsl.TensorSpec(SHAPE)).repaired().compile()
         for kind, inputs in (
             (np.ndarray, [src, *map(Foreign, rest)]),
             (Taken, [Foreign(src), *rest]),
         ):
             got = gradients(inputs)
-            assert {*map(type, got)} == {kind}
+            of_graph = graph(**dict(zip(PROBLEM._fields, inputs, strict=True)))
+            assert {*map(type, got), *map(type, of_graph.values())} == {kind}
             same(got)
 
     def test_nothing_is_copied(self):

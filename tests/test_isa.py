@@ -15,7 +15,8 @@ from onedsl import _core
 # special values, the instruction sets that oneDNN's types need, and its defects.
 OF_KERNELS = (
     *("--calls", "60", "-k", "not torch and not jax"),
-    *("laws", "test_activations.py", "test_defects.py", "test_matrix.py", "test_numerics.py"),
+    *("laws", "test_activations.py", "test_defects.py", "test_forward.py", "test_matrix.py"),
+    "test_numerics.py",
 )
 
 # Cap, the kernels that onedsl may then use, and the instruction sets that oneDNN may report.

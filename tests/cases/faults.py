@@ -72,6 +72,7 @@ FAULTS = {
     "mean has another size": _of("mean", "statistics_shape", lambda a: a[:-1]),
     "mean is f64": _of("mean", "statistics_type", lambda a: a.astype(np.float64)),
     "variance has another size": _of("variance", "like_shape", lambda a: a[:-1]),
+    "variance is f64": _of("variance", "like_type", lambda a: a.astype(np.float64)),
     "gamma has another size": _of("gamma", "like_shape", lambda a: a[:-1]),
     "gamma is f64": _of("gamma", "like_type", lambda a: a.astype(np.float64)),
     "beta is absent": Fault(

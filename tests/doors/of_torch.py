@@ -99,10 +99,11 @@ class TorchOperator(TorchDoor):
 
     def reason_against(self, call: Call) -> str:
         is_gradient = not (call.activation or call.is_forward)
+        has_inverse = not (is_gradient or call.is_forward)
+        if call.fault in ("epsilon is NaN", "variance is f64") and has_inverse:
+            return "The operator has an inverse standard deviation."
         if call.fault in OF_STATISTICS and not call.is_forward:
             return self.unsupported(call)
-        if call.fault == "epsilon is NaN" and not (is_gradient or call.is_forward):
-            return "The operator has an inverse standard deviation."
         if call.fault == "mean is absent" and not is_gradient:
             return "PyTorch rejects it."
         return super().reason_against(call)
