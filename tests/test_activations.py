@@ -147,6 +147,12 @@ def test_special_values(row):
     np.testing.assert_allclose(value, exact.astype(np.float32), rtol=2e-6, atol=3e-45)
     np.testing.assert_allclose(derivative, exact_derivative, rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(derivative[:4], row.special, rtol=1e-6)
+    # The sum of two derivatives, without a residual.
+    zeros, ones = np.zeros_like(SPECIAL), np.ones_like(SPECIAL)
+    op = onedsl.BatchNormActTrainingBackward(EPSILON, **row.attributes)
+    tensors = np.stack([zeros, ones]), np.ones((2, SPECIAL.size), np.float32)
+    found = op(*tensors, zeros, ones, zeros, SPECIAL).diff_beta
+    np.testing.assert_allclose(found, 2 * derivative, rtol=1e-6)
 
 
 def pytorch_function(row):

@@ -492,6 +492,7 @@ def test_other_exceptions_keep_their_traceback(command, function, graph_file, mo
     [
         ("info", 0, ""),  # printed in parts
         ("export 4x8", 0, ""),  # printed at the end
+        ("", 0, ""),  # completion, below
         ("nonsense 2>&1", 2, ""),
         ("nonsense 2>/dev/full", 2, ""),
         ("info >/dev/full", 2, "Error: .*No space left on device\n"),
@@ -502,8 +503,9 @@ def test_other_exceptions_keep_their_traceback(command, function, graph_file, mo
 )
 def test_streams(command, status, error):
     """Without a redirection, stdout is a pipe that nothing reads, such as that of `head`."""
+    completion = "" if command else "_ONEDSL_COMPLETE=bash_source"
     with helpers.closed_pipe() as pipe:
-        line = f"{sys.executable} -m onedsl {command}"
+        line = f"{completion} {sys.executable} -m onedsl {command}"
         child = helpers.run_program("sh", "-c", line, cwd="/", status=status, **pipe)
     assert re.fullmatch(error, child.stderr, re.DOTALL)
 

@@ -57,6 +57,13 @@ def test_operator_rejects_invalid_ranks(ranks):
         operator(ranks=ranks)
 
 
+def test_kernel_info_rejects_what_no_spec_has():
+    for shape, strides in [((4, 3), (4, 1)), ((-4, 3), (3, 1)), ((2**62, 4), (4, 1))]:
+        assert OPERATOR.kernel_info("f32", shape, strides, "f32") is None
+    with pytest.raises(ValueError, match="equal lengths"):
+        OPERATOR.kernel_info("f32", (4, 3), (3,), "f32")
+
+
 def test_reference_count_of_out_with_threads():
     """Regression: it was incremented without the GIL, and the process crashed."""
     src, stats = np.zeros((8, 64), np.float32), np.zeros(64, np.float32)

@@ -83,10 +83,11 @@ class TestInputs:
         same(got, gradients(problem))
 
     def test_the_library_of_src_is_that_of_the_results(self):
-        """Also of those of graphs."""
+        """Also for graphs."""
         src, *rest = PROBLEM
         op = onedsl.BatchNormTrainingBackward(EPSILON, "NCX")
         graph = op.graph(onedsl.TensorSpec(SHAPE)).repaired().compile()
+        expected = graph(**PROBLEM._asdict()).values()
         for kind, inputs in (
             (np.ndarray, [src, *map(Foreign, rest)]),
             (Taken, [Foreign(src), *rest]),
@@ -95,6 +96,7 @@ class TestInputs:
             of_graph = graph(**dict(zip(PROBLEM._fields, inputs, strict=True)))
             assert {*map(type, got), *map(type, of_graph.values())} == {kind}
             same(got)
+            same(of_graph.values(), expected)
 
     def test_nothing_is_copied(self):
         array = np.zeros(SHAPE, helpers.NUMPY["bf16"])

@@ -209,6 +209,7 @@ def test_distributed(tmp_path):
 def test_jax(tmp_path, example):
     """The first example itself compares gradients."""
     pairs = re.findall(r"loss (\S+), accuracy (\S+)%", run(tmp_path, example).stdout)
+    assert len(pairs) >= 6
     first, *_, last = (tuple(map(float, pair)) for pair in pairs)
     assert last[0] < first[0] / 5
     assert last[1] > 90

@@ -92,7 +92,7 @@ ERRORS = [
     (DIRECTML, {"input_gradient": X.T}, ValueError, "input_gradient must have input's shape"),
     (DIRECTML, {"mean": np.ones(3, "f4")}, ValueError, r"mean must .* for example \(1, 3\)"),
     (DIRECTML, {"mean": np.ones(2, "f4")}, ValueError, r"mean must .* for example \(2, 1\)"),
-    (DIRECTML, OTHER_RANK, ValueError, r"mean must .* for example \(1, 3, 1\)"),
+    (DIRECTML, OTHER_RANK, ValueError, r"have 3 dimensions like input, .* \(1, 3, 1\), got \(5,\)"),
     (DIRECTML, {"mean": X[:1, :2]}, ValueError, "mean must have size 1, or 3 .* on axis 1, got 2"),
     (DIRECTML, {"mean": ROW.astype(HALF)}, TypeError, "mean must be f32 where"),
     (DIRECTML, {"variance": X[:, :1]}, ValueError, "variance must have"),

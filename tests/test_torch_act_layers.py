@@ -183,13 +183,18 @@ def compiled(module):
 
 
 def gradients_after_a_change(run, norm, name, tensors, diff_dst, create_graph):
-    """Return the gradients if a parameter changes after the forward pass, and is then as before."""
-    data = getattr(norm, name).data
+    """Return the gradients if a parameter changes after the forward pass, and is then as before.
+
+    Autograd does not notice a change by `.data`. It notices that of the bias, which no gradient
+    needs.
+    """
+    parameter = getattr(norm, name)
     output = run(*tensors)
-    data[-1] *= -2
+    with torch.no_grad():
+        (parameter if name == "bias" else parameter.data)[-1] *= -2
     needed = [*tensors, *norm.parameters()]
     gradients = torch.autograd.grad(output, needed, diff_dst, create_graph=create_graph)
-    data[-1] /= -2
+    parameter.data[-1] /= -2
     return gradients
 
 
@@ -206,10 +211,9 @@ def gradients_after_a_change(run, norm, name, tensors, diff_dst, create_graph):
 def test_parameters_that_change_before_the_gradient(
     calls, entry, absent, with_residual, activation
 ):
-    """Regression: the ReLU's mask followed from the new parameters.
+    """Regression: the ReLU's mask followed from the new parameters, and a new bias raised.
 
-    Autograd does not notice changes by `.data`. The gradients are those of PyTorch's layers. The
-    law of changes has those that it notices.
+    The gradients are those of PyTorch's layers. The law of changes has a new weight.
     """
     tensors, diff_dst = given(with_residual)
     tensors = [t.clone().requires_grad_() for t in tensors]

@@ -472,9 +472,9 @@ STRIDES = {
 }
 
 
-@pytest.mark.usefixtures("without_code")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STRIDES)
-def test_strides(name, report):
+def test_strides_of_inductors_code(name, report):
     """Regression: those of batch norm's src, so as_strided was wrong."""
     norm, found = nn.BatchNorm2d(8), []
 

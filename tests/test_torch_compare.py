@@ -156,7 +156,7 @@ def test_a_run_that_does_not_end_is_killed(tmp_path, monkeypatch):
         (True, 3, "unclear, 2.00 to 2.00 by single runs:"),
     ],
 )
-def test_what_compare_says_of_its_runs(has_layers, is_noisy_with, shown, monkeypatch, capsys):
+def test_summary_of_compare(has_layers, is_noisy_with, shown, monkeypatch, capsys):
     """Noise is that of all runs together, for the highest number of threads of one of them.
 
     On a terminal, a line shows the progress.

@@ -43,6 +43,7 @@ def layouts(shape):
         yield values.permute(order).contiguous().permute(inverse)
     yield values.repeat_interleave(2, -1)[..., ::2]  # gaps
     yield values[:1].expand(shape)  # overlap
+    yield values.as_strided(shape, [1] * len(shape))  # overlapping windows
     yield torch.cat([values.new_zeros(1), values.flatten()])[1:].view(shape)  # an offset
 
 
@@ -263,7 +264,7 @@ def test_gradients_that_can_be_differentiated_again_are_the_same(own):
 def test_frozen_statistics_of_any_dtype(dtype, stats, data_format):
     """BatchNormalizationGrad has fewer dtypes. tests/laws has the statistics of the batch.
 
-    The strides of diff_src are not those of diff_dst. Regression: inductor rejected them.
+    diff_src has the strides of torch.empty_like(src). Regression: inductor rejected others.
     """
     problem = helpers.case((4, 6, 5, 6), dtype, stats, data_format).problem
     options = {"epsilon": EPSILON, "data_format": data_format, "statistics": "frozen"}
@@ -272,6 +273,14 @@ def test_frozen_statistics_of_any_dtype(dtype, stats, data_format):
     got = onedsl_torch.batch_norm_backward(src, diff_dst, *vectors, **options)
     testing.assert_close(got, testing.batch_norm_backward(*problem, **options))
     assert got.diff_src.stride() == torch.empty_like(src).stride()
+    expanded = src[:1].expand(src.shape)
+    found = (
+        onedsl_torch.batch_norm_backward(each, diff_dst, *vectors, **options)
+        for each in (expanded, expanded.clone())
+    )
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.equal(ours, theirs)
+        assert ours.stride() == theirs.stride()
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,13 @@ def test_uncounted_calls_are_not_called_missing(x):
     assert re.split("  +", second) == ["branch.a.1", "none counted", "none counted"]
 
 
+def test_a_layer_with_activation(x):
+    layer = onedsl_torch.BatchNormAct2d(3, activation="relu")
+    with onedsl_torch.report(layer) as summary:
+        one_step(layer, x, x)
+    assert by_pass(summary) == ({"(model)": {"onedsl with addition and ReLU": 1}},) * 2
+
+
 def test_layers_without_parameters_and_functions(x):
     """The running statistics identify a layer; other calls are counted together."""
     model = nn.Sequential(nn.BatchNorm2d(3, affine=False), nn.BatchNorm2d(3))

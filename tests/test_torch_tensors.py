@@ -38,6 +38,7 @@ def test_results_are_in_pytorchs_memory(rank, memory):
     out = {"diff_beta": torch.empty(len(problem[2]))}
     of_graph = graph(**dict(zip(NAMES, problem, strict=True)), out=out)
     assert of_graph["diff_beta"] is out["diff_beta"]
+    assert torch.allclose(out["diff_beta"], gradient(*problem).diff_beta, rtol=1e-4, atol=1e-5)
     for t in *gradient(*problem), *of_graph.values():
         values = t.as_strided((t.numel(),), (1,)).clone()
         assert torch.equal(t.resize_(2 * len(values))[: len(values)], values)

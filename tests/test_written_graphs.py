@@ -192,7 +192,7 @@ RELU = {
 def test_graphs_of_several_ops(name, shape, repaired):
     """They take and return the arrays of the operator, by the names of its ports.
 
-    Five dimensions are the most that are safe.
+    oneDNN computes such graphs correctly up to five dimensions.
     """
     op, options = RELU[name]
     graph = op.graph(onedsl.TensorSpec(shape), **options)

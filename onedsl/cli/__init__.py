@@ -62,11 +62,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(shown.getvalue(), error.exit_code)
     except click.Abort:
         return 130  # the shells' exit status for Ctrl-C
-    except SystemExit as error:
-        # rich and click exit with 1 if the reader of a pipe, such as `head`, has closed it. They
-        # discard what is still written, click by another stdout.
-        if sys.stdout is stdout and not isinstance(error.__context__, BrokenPipeError):
+    except (BrokenPipeError, SystemExit) as error:
+        # The reader of a pipe, such as `head`, has closed it. rich and click exit with 1 then, and
+        # click replaces stdout, but does not expect it in a shell's completion.
+        is_closed = sys.stdout is not stdout or isinstance(error.__context__, BrokenPipeError)
+        if isinstance(error, SystemExit) and not is_closed:
             raise
+        discard(sys.stdout)
         return 0
     except (OneDNNError, ImportError, OSError, MemoryError) as error:
         status = UNSUPPORTED if isinstance(error, UnsupportedError) else 2

@@ -72,7 +72,7 @@ def ratio(value: float) -> str:
 
 def console() -> Console:
     """Return a console for results, wide enough for a table if there is no terminal."""
-    # COLUMNS, if it is positive. Of a terminal without a width, Python 3.10 returns 0.
+    # COLUMNS, if it is positive. Python 3.10 returns 0 for a terminal without a width.
     width = shutil.get_terminal_size((WIDTH, 0)).columns or WIDTH
     return Console(emoji=False, highlight=False, markup=False, width=width)
 

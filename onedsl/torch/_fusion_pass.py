@@ -390,16 +390,21 @@ def _result(call: Node, index: int) -> Node:
 
 
 def _replace(node: Node, new: Node) -> None:
-    """Replace a gradient by one of the same values.
+    """Replace a node by one of the same values.
 
-    If that has other strides, users get a copy, except a batch norm's gradient, whose diff_dst may
-    have any.
+    If that has other strides, users get a copy, except onedsl's operators: their results have the
+    strides of src, and other arguments may have any.
     """
     value = node.meta["val"]
     if new.meta["val"].stride() != value.stride():
-        node.replace_all_uses_with(new, lambda user: user.target is batch_norm_training_backward)
+        node.replace_all_uses_with(new, lambda user: _ignores_strides(user, node))
         new = _copy_in_order(new, value)
     node.replace_all_uses_with(new)
+
+
+def _ignores_strides(user: Node, argument: Node) -> bool:
+    operators = batch_norm_training, batch_norm_training_backward
+    return user.target in operators and _arguments(user)["src"] is not argument
 
 
 def _copy_in_order(node: Node, like: Tensor) -> Node:

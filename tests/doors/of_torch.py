@@ -248,7 +248,7 @@ class TorchAutograd(TorchDoor):
 
     def run_with_change(self, call: Call, name: str) -> dict[str, Any] | None:
         v = self._tensors(call)
-        if name != "dst":  # whose memory is not that of the case
+        if name != "dst":  # which is new, unlike the case's arrays
             v[name] = v[name].detach().clone().requires_grad_()
         try:
             return self._results(call, v, name)

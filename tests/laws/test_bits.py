@@ -1,4 +1,4 @@
-"""Results have the same bits, wherever numbers are, whatever computes them and changes later."""
+"""Results have the same bits for any memory, caller, number of threads and later change."""
 
 from dataclasses import replace
 
