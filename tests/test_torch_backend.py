@@ -18,6 +18,7 @@ from cases.activations import ACTIVATIONS
 from torch_helpers import WITHOUT_BIAS, Plain, dynamo, nn, onedsl_torch, relative_error, torch
 
 from onedsl.operators.attributes import ACTIVATIONS as CORE
+from onedsl.torch._fusion_pass import decompose
 
 F = nn.functional
 aten = torch.ops.aten
@@ -608,6 +609,22 @@ def test_what_is_not_fused_is_decomposed(kind, report, caplog):
             expected.square().sum().backward()
             assert relative_error(given.grad, wide.grad) < 1e-4
     assert not [r for r in caplog.records if r.levelno > logging.INFO]
+
+
+def test_a_decomposition_with_other_strides_is_copied_for_src():
+    """Results of batch norm have the strides of src. Those of a residual do not matter."""
+    graph, silu = torch.fx.Graph(), aten.silu.default
+    norm = torch.ops.onedsl.batch_norm_training.default
+    x = graph.placeholder("x")
+    y = graph.call_function(silu, (x,))
+    with torch._subclasses.FakeTensorMode():
+        x.meta["val"] = y.meta["val"] = torch.empty(2, 3, 4, 5)
+    of_src = graph.call_function(norm, (y, None, None, None, 1e-5, None, None))
+    of_residual = graph.call_function(norm, (x, None, None, y, 1e-5, "relu", None))
+    graph.output([of_src, of_residual])
+    decompose(graph, {silu: lambda t: aten.clone(t, memory_format=torch.channels_last)})
+    assert of_src.args[0].meta["val"].stride() == x.meta["val"].stride()
+    assert of_residual.args[3].meta["val"].stride() != x.meta["val"].stride()
 
 
 @pytest.mark.usefixtures("without_code")
