@@ -554,6 +554,19 @@ def test_no_gradients(use, what, report, x):
     assert report() == [f"1 by onedsl; 1 {what} | 0 by inductor"]
 
 
+@pytest.mark.usefixtures("without_code")
+def test_gradients_of_parameters_alone_are_inductors(x):
+    """The operator would compute that of src, too."""
+    layer = nn.BatchNorm2d(3)
+    expected = copy.deepcopy(layer)
+    with helpers.run_records("Backward") as runs:
+        torch.compile(layer, fullgraph=True, backend="onedsl")(x).square().sum().backward()
+    expected(x).square().sum().backward()
+    assert not runs
+    for ours, theirs in zip(layer.parameters(), expected.parameters(), strict=True):
+        assert torch.allclose(ours.grad, theirs.grad, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("with_layer", [True, False])
 def test_dynamic_shapes(with_layer, report, request):
     """Support is decided for symbolic sizes, in one graph for all of them."""
