@@ -99,7 +99,7 @@ class TorchOperator(TorchDoor):
 
     def reason_against(self, call: Call) -> str:
         is_gradient = not (call.activation or call.is_forward)
-        has_inverse = not (is_gradient or call.is_forward)
+        has_inverse = call.activation and not call.is_forward
         if call.fault in ("epsilon is NaN", "variance is f64") and has_inverse:
             return "The operator has an inverse standard deviation."
         if call.fault in OF_STATISTICS and not call.is_forward:
